@@ -53,11 +53,11 @@ const (
 
 // Info is what a driver is and can do. It is static.
 type Info struct {
-	Name      string // "gvisor"
-	Version   string // of the VMM or kernel
-	Isolation caisson.Isolation
-	Link      LinkKind
-	Disk      DiskKind
+	Name         string // "gvisor"
+	Version      string // of the VMM or kernel
+	Isolation    caisson.Isolation
+	Link         LinkKind
+	Disk         DiskKind
 	Unprivileged bool // works without root
 }
 
@@ -83,7 +83,7 @@ type Spec struct {
 	Hostname  string
 	DiskImage string // directory that SaveDisk filled; empty: a blank writable layer
 	Link      Link
-	Console   string // file for what the machine prints; the driver keeps it under 1 MiB
+	Console   string // file, relative to Dir, for the first 1 MiB of what the machine prints
 	// Cgroups are directories (one for v2, one a controller for v1, none where no cgroup may be written) that the driver
 	// puts every process of the machine into before it runs. The caller makes, limits and removes them.
 	Cgroups []string
