@@ -1,0 +1,287 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-sandbox/caisson/guest/wire"
+)
+
+const (
+	chunkSize  = 64 << 10 // bytes of one output event at most
+	window     = 1 << 20  // output held back for an acknowledgement, bytes
+	drainAfter = 250 * time.Millisecond
+)
+
+// process is one command from start to the acknowledgement of its exit.
+type process struct {
+	id    string
+	pid   int
+	tty   *os.File // master side, nil without a terminal
+	stdin *os.File // nil when closed or never open
+
+	stdinMu sync.Mutex // held while stdin is written or closed
+
+	mu       sync.Mutex
+	change   *sync.Cond // events, acks or the stream changed
+	events   []*wire.ProcessEvent
+	unacked  int // bytes of output in events
+	next     uint64
+	stream   int // which Run call owns the events; a later one takes over
+	ended    bool
+	timedOut bool
+	oom      bool
+
+	exited chan waitResult // from the reaper, once
+}
+
+type waitResult struct {
+	status syscall.WaitStatus
+	at     time.Time
+}
+
+func newProcess(id string) *process {
+	p := &process{id: id, next: 1, exited: make(chan waitResult, 1)}
+	p.change = sync.NewCond(&p.mu)
+	return p
+}
+
+// add appends an event and numbers it. Output waits while too much of it is unacknowledged.
+func (p *process) add(e *wire.ProcessEvent, size int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for size > 0 && p.unacked > window {
+		p.change.Wait()
+	}
+	e.Seq, e.TimeUnixNano = p.next, time.Now().UnixNano()
+	p.next++
+	p.unacked += size
+	p.events = append(p.events, e)
+	p.change.Broadcast()
+}
+
+func eventSize(e *wire.ProcessEvent) int { return len(e.GetStdout()) + len(e.GetStderr()) }
+
+// ack drops the events up to seq; it reports whether the exit was among them.
+func (p *process) ack(seq uint64) (done bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for n < len(p.events) && p.events[n].Seq <= seq {
+		p.unacked -= eventSize(p.events[n])
+		done = done || p.events[n].GetExit() != nil
+		n++
+	}
+	p.events = append(p.events[:0:0], p.events[n:]...)
+	p.change.Broadcast()
+	return done
+}
+
+// take makes the caller the owner of the events and returns its ticket.
+func (p *process) take() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stream++
+	p.change.Broadcast()
+	return p.stream
+}
+
+// after waits for an event with a number above seq. It returns nil when the ticket is no longer the owner or ctx ended.
+func (p *process) after(ctx context.Context, ticket int, seq uint64) *wire.ProcessEvent {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		if ticket != p.stream || ctx.Err() != nil {
+			return nil
+		}
+		if n := len(p.events); n > 0 && p.events[n-1].Seq > seq {
+			first := p.events[0].Seq
+			if seq+1 < first {
+				return p.events[0]
+			}
+			return p.events[seq+1-first]
+		}
+		p.change.Wait()
+	}
+}
+
+// copyOutput turns what a pipe or terminal gives into events until its end. Valid UTF-8 is cut between characters.
+func (p *process) copyOutput(f *os.File, stderr bool, limit func() (time.Time, bool)) {
+	buf := make([]byte, chunkSize)
+	kept := 0
+	for {
+		if deadline, draining := limit(); draining {
+			f.SetReadDeadline(deadline)
+		}
+		n, err := f.Read(buf[kept:])
+		data := buf[:kept+n]
+		kept = 0
+		if err == nil {
+			kept = incomplete(data)
+		}
+		if out := data[:len(data)-kept]; len(out) > 0 {
+			b := bytes.Clone(out)
+			e := &wire.ProcessEvent{What: &wire.ProcessEvent_Stdout{Stdout: b}}
+			if stderr {
+				e.What = &wire.ProcessEvent_Stderr{Stderr: b}
+			}
+			p.add(e, len(b))
+		}
+		copy(buf, data[len(data)-kept:])
+		if err != nil {
+			return
+		}
+	}
+}
+
+// incomplete is how many bytes at the end of b begin a UTF-8 character that is not whole, if b is text so far.
+func incomplete(b []byte) int {
+	for i := 1; i <= utf8.UTFMax-1 && i <= len(b); i++ {
+		c := b[len(b)-i]
+		if utf8.RuneStart(c) {
+			if c >= utf8.RuneSelf && !utf8.FullRune(b[len(b)-i:]) {
+				return i
+			}
+			return 0
+		}
+	}
+	return 0
+}
+
+// supervise waits for the process, drains its output and adds the exit event.
+func (p *process) supervise(outputs []*os.File, timeout time.Duration) {
+	var drain struct {
+		sync.Mutex
+		until time.Time
+		on    bool
+	}
+	limit := func() (time.Time, bool) {
+		drain.Lock()
+		defer drain.Unlock()
+		return drain.until, drain.on
+	}
+	var readers sync.WaitGroup
+	for i, f := range outputs {
+		readers.Go(func() { p.copyOutput(f, i == 1, limit) })
+	}
+	var timer *time.Timer
+	if timeout > 0 {
+		timer = time.AfterFunc(timeout, func() {
+			p.mu.Lock()
+			p.timedOut = true
+			p.mu.Unlock()
+			killSession(p.pid)
+		})
+	}
+	res := <-p.exited
+	if timer != nil {
+		timer.Stop()
+	}
+	// What the process wrote before it ended is in the pipe now and is read to the last byte. A child in the background
+	// may keep the pipe open: after this much quiet time it is not waited for.
+	p.finishOutput(outputs, func(t time.Time) {
+		drain.Lock()
+		drain.until, drain.on = t, true
+		drain.Unlock()
+		for _, f := range outputs {
+			f.SetReadDeadline(t)
+		}
+	}, &readers)
+	for _, f := range outputs {
+		f.Close()
+	}
+	p.closeStdin()
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	p.add(&wire.ProcessEvent{What: &wire.ProcessEvent_Exit{Exit: p.exit(res.status)}}, 0)
+}
+
+// finishOutput gives the readers until drainAfter from now, and as long as there is something to read of what was in
+// the pipes when the process ended.
+func (p *process) finishOutput(outputs []*os.File, setDeadline func(time.Time), readers *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() { // ends with the readers, whose deadlines are set below
+		readers.Wait()
+		close(done)
+	}()
+	end := time.Now().Add(drainAfter)
+	for {
+		select {
+		case <-done:
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+		if time.Now().Before(end) {
+			continue
+		}
+		// Readers that are held back by an unacknowledged window are not late: what they hold is wanted.
+		p.mu.Lock()
+		held := p.unacked > window
+		p.mu.Unlock()
+		left := 0
+		for _, f := range outputs {
+			left += readable(f)
+		}
+		if held || left > 0 && time.Now().Before(end.Add(drainAfter)) {
+			if held {
+				end = time.Now().Add(drainAfter)
+			}
+			continue
+		}
+		setDeadline(time.Now())
+		<-done
+		return
+	}
+}
+
+func readable(f *os.File) (n int) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	return n
+}
+
+func (p *process) exit(ws syscall.WaitStatus) *wire.Exit {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := &wire.Exit{Reason: "exited", Code: int32(ws.ExitStatus())}
+	if ws.Signaled() {
+		e.Reason, e.Signal, e.Code = "signaled", int32(ws.Signal()), 128+int32(ws.Signal())
+	}
+	switch {
+	case p.timedOut && ws.Signaled():
+		e.Reason = "timeout"
+	case p.oom && e.Code >= 128:
+		e.Reason = "oom"
+	}
+	return e
+}
+
+func (p *process) closeStdin() {
+	p.stdinMu.Lock()
+	defer p.stdinMu.Unlock()
+	if p.stdin != nil {
+		p.stdin.Close()
+		p.stdin = nil
+	}
+}
+
+// killSession kills every process of the session that pid leads.
+func killSession(pid int) {
+	syscall.Kill(-pid, syscall.SIGKILL)
+	for _, other := range pids() {
+		if st, ok := readStat(other); ok && st.sid == pid {
+			syscall.Kill(other, syscall.SIGKILL)
+		}
+	}
+}

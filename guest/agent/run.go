@@ -1,0 +1,179 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+
+	"connectrpc.com/connect"
+	"github.com/creack/pty"
+
+	"github.com/caisson-sandbox/caisson/guest/wire"
+)
+
+type processService struct{ a *Agent }
+
+// Run starts or attaches, then streams events while acknowledgements come in.
+func (s processService) Run(ctx context.Context, st *connect.BidiStream[wire.RunRequest, wire.ProcessEvent]) error {
+	first, err := st.Receive()
+	if err != nil {
+		return err
+	}
+	var p *process
+	var after uint64
+	switch w := first.What.(type) {
+	case *wire.RunRequest_Start:
+		if w.Start.Id == "" {
+			return connect.NewError(connect.CodeInvalidArgument, errors.New("the process needs an id"))
+		}
+		p, err = s.a.procs.start(w.Start)
+		switch {
+		case errors.Is(err, errExists):
+			return connect.NewError(connect.CodeAlreadyExists, err)
+		case err != nil:
+			return connect.NewError(connect.CodeResourceExhausted, err)
+		}
+	case *wire.RunRequest_Attach:
+		var ok bool
+		if p, ok = s.a.procs.get(w.Attach.Id); !ok {
+			return noProcess(w.Attach.Id)
+		}
+		after = w.Attach.After
+	default:
+		return connect.NewError(connect.CodeInvalidArgument, errors.New("the first message starts or attaches"))
+	}
+	ticket := p.take()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.change.Broadcast()
+	})
+	defer stop()
+	go func() { // ends with the stream, which ends with this call
+		defer cancel()
+		for {
+			m, err := st.Receive()
+			if err != nil {
+				return
+			}
+			if p.ack(m.GetAck()) {
+				s.a.procs.drop(p)
+				return
+			}
+		}
+	}()
+	for {
+		e := p.after(ctx, ticket, after)
+		if e == nil {
+			return connect.NewError(connect.CodeAborted, errors.New("another stream took over"))
+		}
+		if err := st.Send(e); err != nil {
+			return err
+		}
+		after = e.Seq
+		if e.GetExit() != nil {
+			<-ctx.Done() // until the exit is acknowledged or the stream is lost
+			return nil
+		}
+	}
+}
+
+func noProcess(id string) error {
+	return connect.NewError(connect.CodeNotFound, fmt.Errorf("no process %s: it never started, or it has ended", id))
+}
+
+// Stdin writes what comes to the process, blocking as the process does.
+func (s processService) Stdin(_ context.Context, st *connect.ClientStream[wire.StdinRequest]) (*connect.Response[wire.StdinResponse], error) {
+	var p *process
+	var n int64
+	for st.Receive() {
+		m := st.Msg()
+		if p == nil {
+			var ok bool
+			if p, ok = s.a.procs.get(m.Id); !ok {
+				return nil, noProcess(m.Id)
+			}
+		}
+		k, err := p.writeStdin(m.Data, m.Close)
+		n += int64(k)
+		if err != nil {
+			return nil, connect.NewError(connect.CodeFailedPrecondition, err)
+		}
+	}
+	if err := st.Err(); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return connect.NewResponse(&wire.StdinResponse{Written: n}), nil
+}
+
+const endOfTransmission = 4 // ^D ends a terminal's input
+
+func (p *process) writeStdin(b []byte, closeAfter bool) (int, error) {
+	p.stdinMu.Lock()
+	f := p.stdin
+	p.stdinMu.Unlock()
+	if f == nil {
+		if len(b) == 0 {
+			return 0, nil
+		}
+		return 0, errors.New("stdin is closed")
+	}
+	n, err := f.Write(b) // a close from supervise makes this return
+	if err != nil {
+		if errors.Is(err, syscall.EPIPE) || errors.Is(err, os.ErrClosed) || errors.Is(err, syscall.EIO) {
+			err = errors.New("the process reads no more input")
+		}
+		return n, err
+	}
+	if closeAfter {
+		if p.tty != nil {
+			f.Write([]byte{endOfTransmission})
+		} else {
+			p.closeStdin()
+		}
+	}
+	return n, nil
+}
+
+func (s processService) Signal(_ context.Context, r *connect.Request[wire.SignalRequest]) (*connect.Response[wire.SignalResponse], error) {
+	p, ok := s.a.procs.get(r.Msg.Id)
+	if !ok {
+		return nil, noProcess(r.Msg.Id)
+	}
+	p.mu.Lock()
+	ended := p.ended
+	p.mu.Unlock()
+	if ended {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the process has ended"))
+	}
+	if r.Msg.Signal < 1 || r.Msg.Signal > 64 {
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("no signal %d", r.Msg.Signal))
+	}
+	if err := syscall.Kill(-p.pid, syscall.Signal(r.Msg.Signal)); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return nil, connect.NewError(connect.CodeInternal, err)
+	}
+	return connect.NewResponse(&wire.SignalResponse{}), nil
+}
+
+func (s processService) Resize(_ context.Context, r *connect.Request[wire.ResizeRequest]) (*connect.Response[wire.ResizeResponse], error) {
+	p, ok := s.a.procs.get(r.Msg.Id)
+	if !ok {
+		return nil, noProcess(r.Msg.Id)
+	}
+	if p.tty == nil {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the process has no terminal"))
+	}
+	size := r.Msg.Size
+	if size == nil || size.Rows > 1<<15 || size.Cols > 1<<15 {
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("bad size"))
+	}
+	if err := pty.Setsize(p.tty, &pty.Winsize{Rows: uint16(size.Rows), Cols: uint16(size.Cols)}); err != nil {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("the terminal is gone: %w", err))
+	}
+	return connect.NewResponse(&wire.ResizeResponse{}), nil
+}

@@ -1,0 +1,330 @@
+// Package dial is the host's side of guest/wire: the shim's client of the agent in its sandbox.
+//
+// The agent belongs to the guest and is believed nothing: every message is bounded in size, every answer is checked
+// against the protocol, and a lie is an error of the one call it came in.
+package dial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/caisson-sandbox/caisson"
+	"github.com/caisson-sandbox/caisson/guest/wire"
+)
+
+const (
+	agentPort   = 1
+	forwardPort = 2
+	maxMessage  = 1 << 20
+	callTimeout = 30 * time.Second // of calls whose context has no deadline of their own
+)
+
+// Dialer connects to a TCP port of the guest.
+type Dialer func(ctx context.Context, port uint16) (net.Conn, error)
+
+// Client speaks to one agent.
+type Client struct {
+	dial  Dialer
+	token atomic.Pointer[string]
+
+	// Commands and bulk data use connections of their own, so that stalled uploads never hold up output.
+	control, bulk *http.Transport
+	agent         wire.AgentClient
+	procs         wire.ProcessesClient
+	stdin         wire.ProcessesClient
+	files         wire.FilesClient
+}
+
+// New makes a client. It connects at the first call.
+func New(dial Dialer) *Client {
+	c := &Client{dial: dial, control: transport(dial), bulk: transport(dial)}
+	opts := []connect.ClientOption{connect.WithReadMaxBytes(maxMessage), connect.WithInterceptors(bearer{c})}
+	const base = "http://agent"
+	ctl, blk := &http.Client{Transport: c.control}, &http.Client{Transport: c.bulk}
+	c.agent = wire.NewAgentClient(ctl, base, opts...)
+	c.procs = wire.NewProcessesClient(ctl, base, opts...)
+	c.stdin = wire.NewProcessesClient(blk, base, opts...)
+	c.files = wire.NewFilesClient(blk, base, opts...)
+	return c
+}
+
+func transport(dial Dialer) *http.Transport {
+	var p http.Protocols
+	p.SetUnencryptedHTTP2(true)
+	return &http.Transport{
+		Protocols:              &p,
+		MaxResponseHeaderBytes: 64 << 10,
+		DisableCompression:     true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dial(ctx, agentPort)
+		},
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 1 << 20, MaxReceiveBufferPerConnection: 64 << 20},
+	}
+}
+
+// Close drops the connections.
+func (c *Client) Close() {
+	c.control.CloseIdleConnections()
+	c.bulk.CloseIdleConnections()
+}
+
+// Files is the agent's file service.
+func (c *Client) Files() wire.FilesClient { return c.files }
+
+// bearer adds the token to every call.
+type bearer struct{ c *Client }
+
+func (b bearer) add(h http.Header) {
+	if t := b.c.token.Load(); t != nil {
+		h.Set("Authorization", "Bearer "+*t)
+	}
+}
+
+func (b bearer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
+		b.add(r.Header())
+		return next(ctx, r)
+	}
+}
+
+func (b bearer) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, s connect.Spec) connect.StreamingClientConn {
+		conn := next(ctx, s)
+		b.add(conn.RequestHeader())
+		return conn
+	}
+}
+
+func (b bearer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
+
+// Configure claims the agent, trying until it listens or ctx ends. It must be the first call.
+func (c *Client) Configure(ctx context.Context, req *wire.ConfigureRequest) (*wire.ConfigureResponse, error) {
+	const op = "configure agent"
+	req.Protocol = 1
+	pause := time.Millisecond
+	for {
+		try, cancel := context.WithTimeout(ctx, 5*time.Second)
+		res, err := c.agent.Configure(try, connect.NewRequest(req))
+		cancel()
+		if err == nil {
+			token := req.Token
+			c.token.Store(&token)
+			return res.Msg, nil
+		}
+		if code := connect.CodeOf(err); code != connect.CodeUnavailable && code != connect.CodeDeadlineExceeded && code != connect.CodeUnknown {
+			return nil, Error(op, "", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, caisson.E(caisson.Timeout, op, "", "the agent did not answer", errors.Join(context.Cause(ctx), err))
+		case <-time.After(pause):
+		}
+		pause = min(pause*2, 5*time.Millisecond)
+	}
+}
+
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, callTimeout)
+}
+
+// Metrics asks what the guest uses.
+func (c *Client) Metrics(ctx context.Context) (*wire.MetricsResponse, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	res, err := c.agent.Metrics(ctx, connect.NewRequest(&wire.MetricsRequest{}))
+	if err != nil {
+		return nil, Error("read metrics", "", err)
+	}
+	return res.Msg, nil
+}
+
+// Ping asks for a sign of life and the duration of the last process start inside.
+func (c *Client) Ping(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	res, err := c.agent.Ping(ctx, connect.NewRequest(&wire.PingRequest{}))
+	if err != nil {
+		return 0, Error("ping agent", "", err)
+	}
+	return time.Duration(res.Msg.SpawnNanos), nil
+}
+
+// Shutdown ends every user process.
+func (c *Client) Shutdown(ctx context.Context, grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, grace+10*time.Second)
+	defer cancel()
+	_, err := c.agent.Shutdown(ctx, connect.NewRequest(&wire.ShutdownRequest{GraceMillis: grace.Milliseconds()}))
+	if err != nil {
+		return Error("shut down guest", "", err)
+	}
+	return nil
+}
+
+// Signal sends a signal to a command's process group.
+func (c *Client) Signal(ctx context.Context, id string, signal int32) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if _, err := c.procs.Signal(ctx, connect.NewRequest(&wire.SignalRequest{Id: id, Signal: signal})); err != nil {
+		return Error("signal command", id, err)
+	}
+	return nil
+}
+
+// Resize sets the size of a command's terminal.
+func (c *Client) Resize(ctx context.Context, id string, rows, cols uint32) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if _, err := c.procs.Resize(ctx, connect.NewRequest(&wire.ResizeRequest{Id: id, Size: &wire.TtySize{Rows: rows, Cols: cols}})); err != nil {
+		return Error("resize terminal", id, err)
+	}
+	return nil
+}
+
+// Stdin sends what next gives until it returns io.EOF. It blocks as the process does.
+func (c *Client) Stdin(ctx context.Context, id string, next func() (data []byte, closeAfter bool, err error)) (int64, error) {
+	const op = "write stdin"
+	st := c.stdin.Stdin(ctx)
+	for {
+		b, end, err := next()
+		if err != nil && err != io.EOF {
+			st.CloseAndReceive()
+			return 0, err
+		}
+		if err == io.EOF {
+			break
+		}
+		if err := st.Send(&wire.StdinRequest{Id: id, Data: b, Close: end}); err != nil {
+			break // the reason comes with the answer
+		}
+	}
+	res, err := st.CloseAndReceive()
+	if err != nil {
+		return 0, Error(op, id, err)
+	}
+	return res.Msg.Written, nil
+}
+
+// DialPort connects to a port on the guest's loopback.
+func (c *Client) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
+	const op = "reach port"
+	subject := fmt.Sprint(port)
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	conn, err := c.dial(ctx, forwardPort)
+	if err != nil {
+		return nil, caisson.E(caisson.Unavailable, op, subject, "the sandbox's agent cannot be reached", err)
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	token := ""
+	if t := c.token.Load(); t != nil {
+		token = *t
+	}
+	_, err = fmt.Fprintf(conn, "CAISSON/1 %s %d\n", token, port)
+	line := ""
+	if err == nil {
+		line, err = readLine(conn)
+	}
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, caisson.E(caisson.Unavailable, op, subject, "the agent did not answer", err)
+	}
+	if line != "OK" {
+		conn.Close()
+		return nil, caisson.E(caisson.Unavailable, op, subject, "nothing in the sandbox listens on this port", errors.New(printable(line))).
+			WithHint("start the program that should listen, or check its port")
+	}
+	return conn, nil
+}
+
+// readLine reads a short line byte by byte, so that nothing after it is taken.
+func readLine(r io.Reader) (string, error) {
+	var b [1]byte
+	var line []byte
+	for len(line) < 256 {
+		if _, err := io.ReadFull(r, b[:]); err != nil {
+			return "", err
+		}
+		if b[0] == '\n' {
+			return string(line), nil
+		}
+		line = append(line, b[0])
+	}
+	return "", errors.New("the answer is too long")
+}
+
+// printable makes guest text fit for logs and messages.
+func printable(s string) string {
+	const most = 512
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	return s
+}
+
+// Error turns what a call to the agent gave into our error.
+func Error(op, subject string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var own *caisson.Error
+	if errors.As(err, &own) {
+		return err
+	}
+	var ce *connect.Error
+	if !errors.As(err, &ce) {
+		return caisson.E(caisson.KindOf(err), op, subject, "the agent cannot be reached", err)
+	}
+	kind := KindOf(ce.Code())
+	if kind == caisson.Unavailable || kind == caisson.Internal {
+		return caisson.E(kind, op, subject, "the sandbox's agent failed: "+printable(ce.Message()), err)
+	}
+	return caisson.E(kind, op, subject, printable(ce.Message()), nil)
+}
+
+// KindOf maps the codes of the wire protocols to kinds of error.
+func KindOf(c connect.Code) caisson.Kind {
+	switch c {
+	case connect.CodeInvalidArgument, connect.CodeOutOfRange:
+		return caisson.Invalid
+	case connect.CodePermissionDenied, connect.CodeUnauthenticated:
+		return caisson.Denied
+	case connect.CodeNotFound:
+		return caisson.NotFound
+	case connect.CodeAlreadyExists, connect.CodeFailedPrecondition, connect.CodeAborted:
+		return caisson.Conflict
+	case connect.CodeResourceExhausted:
+		return caisson.Exhausted
+	case connect.CodeUnimplemented:
+		return caisson.Unsupported
+	case connect.CodeUnavailable:
+		return caisson.Unavailable
+	case connect.CodeDeadlineExceeded:
+		return caisson.Timeout
+	case connect.CodeCanceled:
+		return caisson.Canceled
+	}
+	return caisson.Internal
+}

@@ -1,0 +1,135 @@
+package dial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/caisson-sandbox/caisson"
+	"github.com/caisson-sandbox/caisson/guest/wire"
+)
+
+const (
+	maxOutput  = 64 << 10  // bytes of one output event
+	ackEvery   = 256 << 10 // bytes of output between acknowledgements
+	reattaches = 20        // after this many lost streams without one event between, the command is given up
+)
+
+// Run starts a process and hands its events to take, in order and each once, until the exit event. A lost stream is
+// attached again. It returns an error when the agent lied, could not be reached any more, or take failed; the caller
+// then decides how the command ended.
+func (c *Client) Run(ctx context.Context, start *wire.StartProcess, take func(*wire.ProcessEvent) error) error {
+	const op = "run command"
+	var last uint64
+	started := false
+	for lost := 0; ; {
+		before := last
+		done, err := c.stream(ctx, start, started, &last, take)
+		if done || err == nil {
+			return err
+		}
+		var own *caisson.Error
+		if errors.As(err, &own) {
+			return err
+		}
+		code := connect.CodeOf(err)
+		retry := code == connect.CodeUnavailable || code == connect.CodeUnknown || code == connect.CodeInternal || code == connect.CodeCanceled
+		if ctx.Err() != nil || !retry && code != connect.CodeAlreadyExists {
+			return Error(op, start.Id, err)
+		}
+		if last > before {
+			lost = 0
+		}
+		if lost++; lost > reattaches {
+			return Error(op, start.Id, err)
+		}
+		// The start may have arrived though its answer did not: attach if the process exists.
+		started = started || last > 0 || code == connect.CodeAlreadyExists
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(lost) * 10 * time.Millisecond):
+		}
+	}
+}
+
+// stream carries one Run call; done says that it need not be tried again.
+func (c *Client) stream(ctx context.Context, start *wire.StartProcess, attach bool, last *uint64, take func(*wire.ProcessEvent) error) (done bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	st := c.procs.Run(ctx)
+	defer st.CloseResponse()
+	first := &wire.RunRequest{What: &wire.RunRequest_Start{Start: start}}
+	if attach {
+		first.What = &wire.RunRequest_Attach{Attach: &wire.AttachProcess{Id: start.Id, After: *last}}
+	}
+	if err := st.Send(first); err != nil {
+		if _, rerr := st.Receive(); rerr != nil {
+			return false, rerr
+		}
+		return false, err
+	}
+	unacked := 0
+	for {
+		e, err := st.Receive()
+		if err != nil {
+			return false, err
+		}
+		if err := check(e, *last); err != nil {
+			return true, caisson.E(caisson.Internal, "run command", start.Id, "the sandbox's agent broke the protocol", err)
+		}
+		*last = e.Seq
+		if err := take(e); err != nil {
+			return true, err
+		}
+		unacked += len(e.GetStdout()) + len(e.GetStderr())
+		if e.GetExit() != nil {
+			st.Send(&wire.RunRequest{What: &wire.RunRequest_Ack{Ack: e.Seq}})
+			st.CloseRequest()
+			return true, nil
+		}
+		if unacked >= ackEvery {
+			unacked = 0
+			if err := st.Send(&wire.RunRequest{What: &wire.RunRequest_Ack{Ack: e.Seq}}); err != nil {
+				return false, connect.NewError(connect.CodeUnavailable, err)
+			}
+		}
+	}
+}
+
+var reasons = map[string]bool{"exited": true, "signaled": true, "timeout": true, "oom": true, "not_started": true}
+
+// check holds an event to the protocol: numbered without a hole, started first and once, bounded, a known end.
+func check(e *wire.ProcessEvent, last uint64) error {
+	if e.Seq != last+1 {
+		return fmt.Errorf("event %d follows event %d", e.Seq, last)
+	}
+	switch w := e.What.(type) {
+	case *wire.ProcessEvent_Started:
+		if last != 0 || w.Started == nil {
+			return errors.New("a second start event")
+		}
+		if w.Started.Pid < 0 || w.Started.Pid > 1<<31 {
+			return fmt.Errorf("pid %d", w.Started.Pid)
+		}
+		return nil
+	case *wire.ProcessEvent_Stdout, *wire.ProcessEvent_Stderr:
+		if n := len(e.GetStdout()) + len(e.GetStderr()); n > maxOutput {
+			return fmt.Errorf("an output event of %d bytes", n)
+		}
+	case *wire.ProcessEvent_Exit:
+		x := w.Exit
+		if x == nil || !reasons[x.Reason] || x.Code < 0 || x.Code > 255 || x.Signal < 0 || x.Signal > 64 {
+			return errors.New("an exit event that means nothing")
+		}
+		x.Error = printable(x.Error)
+	default:
+		return errors.New("an event of no kind")
+	}
+	if last == 0 {
+		return errors.New("the first event is not the start")
+	}
+	return nil
+}
