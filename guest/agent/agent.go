@@ -33,6 +33,7 @@ type Config struct {
 	Version string
 	Init    bool   // process 1: reap every orphan, own the machine's identity files
 	Root    string // where identity files are written; "" is "/" (tests set it)
+	Meminfo string // what tells of free memory; "" is /proc/meminfo for process 1, and else nothing is watched
 }
 
 // Agent serves one sandbox.
@@ -53,6 +54,9 @@ func New(cfg Config) *Agent {
 	if cfg.Root == "" {
 		cfg.Root = "/"
 	}
+	if cfg.Meminfo == "" && cfg.Init {
+		cfg.Meminfo = "/proc/meminfo"
+	}
 	a := &Agent{cfg: cfg, users: &users{}}
 	a.procs = newProcesses(a)
 	return a
@@ -61,6 +65,7 @@ func New(cfg Config) *Agent {
 // Handler serves guest/wire.
 func (a *Agent) Handler() http.Handler {
 	opts := []connect.HandlerOption{connect.WithReadMaxBytes(1 << 20), connect.WithInterceptors(gate{a}),
+		connect.WithCompression("gzip", nil, nil), // the link is memory of one host
 		connect.WithRecover(func(_ context.Context, s connect.Spec, _ http.Header, p any) error {
 			return connect.NewError(connect.CodeInternal, fmt.Errorf("%s panicked: %v\n%s", s.Procedure, p, debug.Stack()))
 		})}
@@ -79,16 +84,27 @@ func (a *Agent) Serve(ctx context.Context, rpc, forward net.Listener) error {
 	srv := &http.Server{Handler: a.Handler(), Protocols: &p, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 2048,
-			// A stream that nobody reads may hold this much; a stalled one must not use up what all share.
-			MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 64 << 20,
+			// A stream that nobody reads may hold this much; stalled ones must not use up what all share.
+			MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 512 << 20, MaxReadFrameSize: 256 << 10,
 		}}
-	go a.procs.reap(ctx)        // ends with ctx
-	go a.procs.guardMemory(ctx) // ends with ctx
-	go a.serveForward(forward)  // ends when its listener is closed
-	go func() {                 // ends with ctx
-		<-ctx.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	for name, task := range map[string]func(){
+		"reaper":    func() { a.procs.reap(ctx) },
+		"guard":     func() { a.procs.guardMemory(ctx) },
+		"forwarder": func() { a.serveForward(ctx, forward) },
+	} {
+		tasks.Go(func() { keep(ctx, name, task) })
+	}
+	stop := context.AfterFunc(ctx, func() {
 		forward.Close()
 		srv.Close()
+	})
+	defer func() {
+		cancel()
+		stop()
+		forward.Close()
+		tasks.Wait()
 	}()
 	err := srv.Serve(rpc)
 	if errors.Is(err, http.ErrServerClosed) {
@@ -108,8 +124,7 @@ func (a *Agent) authorized(token string) bool {
 type gate struct{ a *Agent }
 
 func (g gate) check(procedure string, h http.Header) error {
-	token, _ := strings.CutPrefix(h.Get("Authorization"), "Bearer ")
-	if g.a.authorized(token) {
+	if g.a.authorized(bearer(h)) {
 		return nil
 	}
 	if procedure == wire.AgentConfigureProcedure {
@@ -119,7 +134,14 @@ func (g gate) check(procedure string, h http.Header) error {
 			return nil
 		}
 	}
-	return connect.NewError(connect.CodeUnauthenticated, errors.New("wrong or missing token"))
+	return errToken
+}
+
+var errToken = connect.NewError(connect.CodeUnauthenticated, errors.New("wrong or missing token"))
+
+func bearer(h http.Header) string {
+	token, _ := strings.CutPrefix(h.Get("Authorization"), "Bearer ")
+	return token
 }
 
 func (g gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
@@ -153,11 +175,16 @@ func (s agentService) Configure(_ context.Context, r *connect.Request[wire.Confi
 	if m.Protocol != Protocol {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this agent speaks protocol %d, not %d", Protocol, m.Protocol))
 	}
-	if len(m.Token) < 16 {
-		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the token is too short"))
+	if len(m.Token) < 16 || len(m.Token) > 256 || strings.ContainsFunc(m.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("a token is 16 to 256 printable characters without spaces"))
 	}
 	a := s.a
 	a.mu.Lock()
+	// The gate let two first callers through when they came together: only one of them is the first.
+	if a.token != "" && subtle.ConstantTimeCompare([]byte(a.token), []byte(bearer(r.Header()))) != 1 {
+		a.mu.Unlock()
+		return nil, errToken
+	}
 	a.token, a.env, a.user, a.cwd = m.Token, m.Env, m.User, m.Cwd
 	a.mu.Unlock()
 	if m.MaxProcesses > 0 {
@@ -222,8 +249,10 @@ func (s agentService) Shutdown(ctx context.Context, r *connect.Request[wire.Shut
 	return connect.NewResponse(&wire.ShutdownResponse{}), nil
 }
 
+const maxGrace = 5 * time.Minute
+
 // Shutdown ends every user process and syncs.
 func (a *Agent) Shutdown(ctx context.Context, grace time.Duration) {
-	a.procs.killAll(ctx, grace)
+	a.procs.killAll(ctx, min(max(grace, 0), maxGrace))
 	unix.Sync()
 }

@@ -9,6 +9,8 @@ import (
 
 const userHZ = 100 // ticks a second in /proc/PID/stat, everywhere
 
+const kernelThread = 0x00200000 // PF_KTHREAD of linux/sched.h
+
 type meminfo struct{ total, available int64 } // bytes
 
 func readMeminfo(path string) meminfo {
@@ -51,6 +53,8 @@ type stat struct {
 	ppid, pgrp, sid int
 	ticks           int64
 	rss             int64 // bytes
+	threads         int
+	kernel          bool // a thread of the kernel
 }
 
 func readStat(pid int) (stat, bool) {
@@ -64,5 +68,8 @@ func readStat(pid int) (stat, bool) {
 		return stat{}, false
 	}
 	n := func(k int) int64 { v, _ := strconv.ParseInt(f[k], 10, 64); return v }
-	return stat{state: f[0][0], ppid: int(n(1)), pgrp: int(n(2)), sid: int(n(3)), ticks: n(11) + n(12), rss: n(21) * int64(os.Getpagesize())}, true
+	return stat{
+		state: f[0][0], ppid: int(n(1)), pgrp: int(n(2)), sid: int(n(3)), kernel: n(6)&kernelThread != 0,
+		ticks: n(11) + n(12), threads: int(n(17)), rss: n(21) * int64(os.Getpagesize()),
+	}, true
 }

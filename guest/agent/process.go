@@ -16,8 +16,11 @@ import (
 
 const (
 	chunkSize  = 64 << 10 // bytes of one output event at most
+	firstChunk = 4 << 10  // most commands print little, and each has two buffers
 	window     = 1 << 20  // output held back for an acknowledgement, bytes
+	eventCost  = 128      // bytes an event takes besides its output
 	drainAfter = 250 * time.Millisecond
+	maxPipe    = 1 << 20 // bytes a pipe can hold at most (/proc/sys/fs/pipe-max-size)
 )
 
 // process is one command from start to the acknowledgement of its exit.
@@ -29,15 +32,19 @@ type process struct {
 
 	stdinMu sync.Mutex // held while stdin is written or closed
 
-	mu       sync.Mutex
-	change   *sync.Cond // events, acks or the stream changed
-	events   []*wire.ProcessEvent
-	unacked  int // bytes of output in events
-	next     uint64
-	stream   int // which Run call owns the events; a later one takes over
-	ended    bool
-	timedOut bool
-	oom      bool
+	mu        sync.Mutex
+	change    *sync.Cond // events, acks or the stream changed
+	events    []*wire.ProcessEvent
+	unacked   int // bytes of output in events
+	next      uint64
+	stream    int   // which Run call owns the events; a later one takes over
+	output    int64 // bytes of output so far
+	ended     bool
+	timedOut  bool
+	oom       bool
+	forgotten bool
+
+	gone chan struct{} // closed when the process has ended and its output is read
 
 	exited chan waitResult // from the reaper, once
 }
@@ -48,7 +55,7 @@ type waitResult struct {
 }
 
 func newProcess(id string) *process {
-	p := &process{id: id, next: 1, exited: make(chan waitResult, 1)}
+	p := &process{id: id, next: 1, exited: make(chan waitResult, 1), gone: make(chan struct{})}
 	p.change = sync.NewCond(&p.mu)
 	return p
 }
@@ -57,17 +64,29 @@ func newProcess(id string) *process {
 func (p *process) add(e *wire.ProcessEvent, size int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for size > 0 && p.unacked > window {
+	for size > 0 && p.unacked > window && !p.forgotten {
 		p.change.Wait()
+	}
+	if p.forgotten {
+		return
 	}
 	e.Seq, e.TimeUnixNano = p.next, time.Now().UnixNano()
 	p.next++
-	p.unacked += size
+	p.unacked += eventSize(e)
+	p.output += int64(size)
 	p.events = append(p.events, e)
 	p.change.Broadcast()
 }
 
-func eventSize(e *wire.ProcessEvent) int { return len(e.GetStdout()) + len(e.GetStderr()) }
+func eventSize(e *wire.ProcessEvent) int { return eventCost + len(e.GetStdout()) + len(e.GetStderr()) }
+
+// forget drops all events, and those to come.
+func (p *process) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.forgotten, p.events, p.unacked = true, nil, 0
+	p.change.Broadcast()
+}
 
 // ack drops the events up to seq; it reports whether the exit was among them.
 func (p *process) ack(seq uint64) (done bool) {
@@ -79,8 +98,12 @@ func (p *process) ack(seq uint64) (done bool) {
 		done = done || p.events[n].GetExit() != nil
 		n++
 	}
-	p.events = append(p.events[:0:0], p.events[n:]...)
-	p.change.Broadcast()
+	if n > 0 {
+		rest := copy(p.events, p.events[n:])
+		clear(p.events[rest:])
+		p.events = p.events[:rest]
+		p.change.Broadcast()
+	}
 	return done
 }
 
@@ -113,18 +136,21 @@ func (p *process) after(ctx context.Context, ticket int, seq uint64) *wire.Proce
 }
 
 // copyOutput turns what a pipe or terminal gives into events until its end. Valid UTF-8 is cut between characters.
-func (p *process) copyOutput(f *os.File, stderr bool, limit func() (time.Time, bool)) {
-	buf := make([]byte, chunkSize)
+func (p *process) copyOutput(f *os.File, stderr bool) {
+	defer guard("output")
+	buf := make([]byte, firstChunk)
 	kept := 0
+	text := true // valid UTF-8 so far; anything else is cut anywhere
 	for {
-		if deadline, draining := limit(); draining {
-			f.SetReadDeadline(deadline)
-		}
 		n, err := f.Read(buf[kept:])
 		data := buf[:kept+n]
 		kept = 0
-		if err == nil {
+		if err == nil && text {
 			kept = incomplete(data)
+			text = utf8.Valid(data[:len(data)-kept])
+			if !text {
+				kept = 0
+			}
 		}
 		if out := data[:len(data)-kept]; len(out) > 0 {
 			b := bytes.Clone(out)
@@ -134,7 +160,11 @@ func (p *process) copyOutput(f *os.File, stderr bool, limit func() (time.Time, b
 			}
 			p.add(e, len(b))
 		}
-		copy(buf, data[len(data)-kept:])
+		tail := data[len(data)-kept:]
+		if len(data) == len(buf) && len(buf) < chunkSize {
+			buf = make([]byte, min(4*len(buf), chunkSize)) // it prints more than a little
+		}
+		copy(buf, tail)
 		if err != nil {
 			return
 		}
@@ -157,19 +187,10 @@ func incomplete(b []byte) int {
 
 // supervise waits for the process, drains its output and adds the exit event.
 func (p *process) supervise(outputs []*os.File, timeout time.Duration) {
-	var drain struct {
-		sync.Mutex
-		until time.Time
-		on    bool
-	}
-	limit := func() (time.Time, bool) {
-		drain.Lock()
-		defer drain.Unlock()
-		return drain.until, drain.on
-	}
+	defer guard("supervisor")
 	var readers sync.WaitGroup
 	for i, f := range outputs {
-		readers.Go(func() { p.copyOutput(f, i == 1, limit) })
+		readers.Go(func() { p.copyOutput(f, i == 1) })
 	}
 	var timer *time.Timer
 	if timeout > 0 {
@@ -186,14 +207,7 @@ func (p *process) supervise(outputs []*os.File, timeout time.Duration) {
 	}
 	// What the process wrote before it ended is in the pipe now and is read to the last byte. A child in the background
 	// may keep the pipe open: after this much quiet time it is not waited for.
-	p.finishOutput(outputs, func(t time.Time) {
-		drain.Lock()
-		drain.until, drain.on = t, true
-		drain.Unlock()
-		for _, f := range outputs {
-			f.SetReadDeadline(t)
-		}
-	}, &readers)
+	p.finishOutput(outputs, &readers)
 	for _, f := range outputs {
 		f.Close()
 	}
@@ -201,18 +215,22 @@ func (p *process) supervise(outputs []*os.File, timeout time.Duration) {
 	p.mu.Lock()
 	p.ended = true
 	p.mu.Unlock()
+	close(p.gone)
 	p.add(&wire.ProcessEvent{What: &wire.ProcessEvent_Exit{Exit: p.exit(res.status)}}, 0)
 }
 
 // finishOutput gives the readers until drainAfter from now, and as long as there is something to read of what was in
 // the pipes when the process ended.
-func (p *process) finishOutput(outputs []*os.File, setDeadline func(time.Time), readers *sync.WaitGroup) {
+func (p *process) finishOutput(outputs []*os.File, readers *sync.WaitGroup) {
 	done := make(chan struct{})
-	go func() { // ends with the readers, whose deadlines are set below
+	go func() { // ends with the readers, which the deadlines below end
 		readers.Wait()
 		close(done)
 	}()
 	end := time.Now().Add(drainAfter)
+	p.mu.Lock()
+	most := p.output + int64(len(outputs))*(maxPipe+chunkSize) // what was in the pipes cannot be more
+	p.mu.Unlock()
 	for {
 		select {
 		case <-done:
@@ -224,19 +242,19 @@ func (p *process) finishOutput(outputs []*os.File, setDeadline func(time.Time), 
 		}
 		// Readers that are held back by an unacknowledged window are not late: what they hold is wanted.
 		p.mu.Lock()
-		held := p.unacked > window
+		held := p.unacked > window && !p.forgotten
+		more := p.output < most
 		p.mu.Unlock()
 		left := 0
 		for _, f := range outputs {
 			left += readable(f)
 		}
-		if held || left > 0 && time.Now().Before(end.Add(drainAfter)) {
-			if held {
-				end = time.Now().Add(drainAfter)
-			}
+		if more && (held || left > 0) {
 			continue
 		}
-		setDeadline(time.Now())
+		for _, f := range outputs {
+			f.SetReadDeadline(time.Now())
+		}
 		<-done
 		return
 	}
@@ -261,7 +279,7 @@ func (p *process) exit(ws syscall.WaitStatus) *wire.Exit {
 	switch {
 	case p.timedOut && ws.Signaled():
 		e.Reason = "timeout"
-	case p.oom && e.Code >= 128:
+	case p.oom && e.Code == 128+int32(syscall.SIGKILL): // itself, or a shell that says so of its child
 		e.Reason = "oom"
 	}
 	return e

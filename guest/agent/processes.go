@@ -20,7 +20,8 @@ import (
 
 const (
 	maxLive     = 4096 // processes that have not been acknowledged
-	maxEnded    = 4096
+	maxEnded    = 4096 // processes that ended and were not acknowledged; the oldest are forgotten
+	maxID       = 128  // bytes of a process's id
 	defaultPATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
@@ -30,14 +31,16 @@ type processes struct {
 	lastSpawn   atomic.Int64 // ns
 	reapedTicks atomic.Int64
 	limit       atomic.Int64
+	raised      bool // the agent has a priority that its children must not have
 
 	mu    sync.Mutex // also held from fork to registration, so that the reaper finds every child
 	byID  map[string]*process
 	byPID map[int]*process
+	ended []*process // in the order of their end; some may have been acknowledged since
 }
 
 func newProcesses(a *Agent) *processes {
-	return &processes{agent: a, byID: map[string]*process{}, byPID: map[int]*process{}}
+	return &processes{agent: a, byID: map[string]*process{}, byPID: map[int]*process{}, raised: a.cfg.Init && raise()}
 }
 
 // setLimit bounds the processes of users. The agent's own limit is inherited; root inside is exempt from it and is
@@ -62,6 +65,30 @@ func (ps *processes) drop(p *process) {
 	delete(ps.byID, p.id)
 }
 
+// retire notes that a process has ended, and forgets the oldest of too many that nobody acknowledged.
+func (ps *processes) retire(p *process) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.ended = append(ps.ended, p)
+	if len(ps.ended) <= maxEnded {
+		return
+	}
+	kept := ps.ended[:0]
+	for _, q := range ps.ended {
+		if ps.byID[q.id] == q {
+			kept = append(kept, q)
+		}
+	}
+	clear(ps.ended[len(kept):])
+	ps.ended = kept
+	if len(kept) > maxEnded {
+		oldest := kept[0]
+		ps.ended = kept[1:]
+		delete(ps.byID, oldest.id)
+		oldest.forget()
+	}
+}
+
 func (ps *processes) live() int {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -83,7 +110,7 @@ func (ps *processes) start(m *wire.StartProcess) (*process, error) {
 	if _, ok := ps.byID[m.Id]; ok {
 		return nil, errExists
 	}
-	if len(ps.byID) >= maxLive {
+	if len(ps.byPID) >= maxLive {
 		return nil, errFull
 	}
 	var outputs []*os.File
@@ -93,14 +120,19 @@ func (ps *processes) start(m *wire.StartProcess) (*process, error) {
 	ps.byID[m.Id] = p
 	if notStarted != nil {
 		p.ended = true
+		close(p.gone)
 		p.add(&wire.ProcessEvent{What: &wire.ProcessEvent_Started{Started: &wire.Started{}}}, 0)
 		p.add(&wire.ProcessEvent{What: &wire.ProcessEvent_Exit{Exit: notStarted}}, 0)
+		go ps.retire(p) // ends at once; ps.mu is held here
 		return p, nil
 	}
 	ps.byPID[p.pid] = p
 	ps.lastSpawn.Store(int64(time.Since(begin)))
 	p.add(&wire.ProcessEvent{What: &wire.ProcessEvent_Started{Started: &wire.Started{Pid: int64(p.pid)}}}, 0)
-	go p.supervise(outputs, time.Duration(m.TimeoutMillis)*time.Millisecond) // ends after the process
+	go func() { // ends after the process
+		p.supervise(outputs, time.Duration(max(m.TimeoutMillis, 0))*time.Millisecond)
+		ps.retire(p)
+	}()
 	if !ps.agent.cfg.Init {
 		go ps.wait(p.pid) // ends with the process
 	}
@@ -133,6 +165,9 @@ func (ps *processes) prepare(m *wire.StartProcess) (l launchPlan, _ *wire.Exit) 
 	if err != nil {
 		return l, cannot(126, "%v", err)
 	}
+	if me := os.Geteuid(); me != 0 && int(acc.uid) != me {
+		return l, cannot(126, "the agent runs as user %d and cannot start programs as %s", me, acc.name)
+	}
 	l.acc = acc
 	l.dir = string(m.Cwd)
 	if l.dir == "" {
@@ -149,6 +184,8 @@ func (ps *processes) prepare(m *wire.StartProcess) (l launchPlan, _ *wire.Exit) 
 	}
 	if st, err := os.Stat(l.dir); err != nil || !st.IsDir() {
 		return l, cannot(126, "working directory %s: no such directory", l.dir)
+	} else if !mayEnter(st, acc) {
+		return l, cannot(126, "working directory %s: %s may not enter it", l.dir, acc.name)
 	}
 	shell := acc.shell
 	if shell == "" {
@@ -289,10 +326,16 @@ func (ps *processes) launch(p *process, l launchPlan, m *wire.StartProcess) (out
 		attr.Files = []uintptr{theirs[0].Fd(), theirs[1].Fd(), theirs[2].Fd()}
 	}
 	pid, err := syscall.ForkExec(l.path, l.argv, attr)
+	if errors.Is(err, syscall.ENOEXEC) { // a script without "#!" belongs to the shell, as execvp has it
+		pid, err = syscall.ForkExec("/bin/sh", append([]string{"/bin/sh", l.path}, l.argv[1:]...), attr)
+	}
 	if err != nil {
 		return fail(err)
 	}
 	p.pid = pid
+	if ps.raised {
+		lower(pid)
+	}
 	return outputs, nil
 }
 
@@ -300,6 +343,8 @@ func classify(path string, err error) *wire.Exit {
 	switch {
 	case errors.Is(err, syscall.ENOENT):
 		return cannot(127, "%s: the program or its interpreter was not found", path)
+	case errors.Is(err, syscall.E2BIG):
+		return cannot(126, "%s: arguments and environment are too long", path)
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return cannot(126, "%s: the sandbox has no process, memory or descriptor left: %v", path, err)
 	}
@@ -348,7 +393,7 @@ func (ps *processes) killAll(ctx context.Context, grace time.Duration) {
 			return ps.live()
 		}
 		for _, pid := range pids() {
-			if st, ok := readStat(pid); ok && pid != os.Getpid() && st.state != 'Z' {
+			if st, ok := readStat(pid); ok && pid != os.Getpid() && st.state != 'Z' && !st.kernel {
 				n++
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"syscall"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/creack/pty"
@@ -26,8 +27,8 @@ func (s processService) Run(ctx context.Context, st *connect.BidiStream[wire.Run
 	var after uint64
 	switch w := first.What.(type) {
 	case *wire.RunRequest_Start:
-		if w.Start.Id == "" {
-			return connect.NewError(connect.CodeInvalidArgument, errors.New("the process needs an id"))
+		if w.Start.Id == "" || len(w.Start.Id) > maxID {
+			return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("a process needs an id of 1 to %d bytes", maxID))
 		}
 		p, err = s.a.procs.start(w.Start)
 		switch {
@@ -56,6 +57,7 @@ func (s processService) Run(ctx context.Context, st *connect.BidiStream[wire.Run
 	defer stop()
 	go func() { // ends with the stream, which ends with this call
 		defer cancel()
+		defer guard("acknowledgements")
 		for {
 			m, err := st.Receive()
 			if err != nil {
@@ -89,27 +91,59 @@ func noProcess(id string) error {
 
 // Stdin writes what comes to the process, blocking as the process does.
 func (s processService) Stdin(_ context.Context, st *connect.ClientStream[wire.StdinRequest]) (*connect.Response[wire.StdinResponse], error) {
-	var p *process
-	var n int64
-	for st.Receive() {
-		m := st.Msg()
-		if p == nil {
-			var ok bool
-			if p, ok = s.a.procs.get(m.Id); !ok {
-				return nil, noProcess(m.Id)
+	if !st.Receive() {
+		return nil, orUnexpected(st.Err())
+	}
+	p, ok := s.a.procs.get(st.Msg().Id)
+	if !ok {
+		return nil, noProcess(st.Msg().Id)
+	}
+	type outcome struct {
+		n   int64
+		err error
+	}
+	done := make(chan outcome, 1)
+	go func() { // ends with the stream, which ends with this call
+		var o outcome
+		defer func() { done <- o }()
+		defer guard("stdin")
+		for {
+			var k int
+			k, o.err = p.writeStdin(st.Msg().Data, st.Msg().Close)
+			o.n += int64(k)
+			if o.err != nil {
+				o.err = connect.NewError(connect.CodeFailedPrecondition, o.err)
+				return
+			}
+			if !st.Receive() {
+				if err := st.Err(); err != nil && !errors.Is(err, io.EOF) {
+					o.err = err
+				}
+				return
 			}
 		}
-		k, err := p.writeStdin(m.Data, m.Close)
-		n += int64(k)
-		if err != nil {
-			return nil, connect.NewError(connect.CodeFailedPrecondition, err)
+	}()
+	select {
+	case o := <-done:
+		if o.err != nil {
+			return nil, o.err
 		}
+		return connect.NewResponse(&wire.StdinResponse{Written: o.n}), nil
+	case <-p.gone:
+		// What was written in time may still have got its answer.
+		select {
+		case o := <-done:
+			if o.err == nil {
+				return connect.NewResponse(&wire.StdinResponse{Written: o.n}), nil
+			}
+		case <-time.After(stdinGrace):
+		}
+		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the process has ended and reads no more input"))
 	}
-	if err := st.Err(); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	return connect.NewResponse(&wire.StdinResponse{Written: n}), nil
 }
+
+// stdinGrace is how long a writer whose process has ended may take to close its stream in good order.
+const stdinGrace = 100 * time.Millisecond
 
 const endOfTransmission = 4 // ^D ends a terminal's input
 
@@ -151,7 +185,7 @@ func (s processService) Signal(_ context.Context, r *connect.Request[wire.Signal
 	if ended {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the process has ended"))
 	}
-	if r.Msg.Signal < 1 || r.Msg.Signal > 64 {
+	if p.pid <= 0 || r.Msg.Signal < 1 || r.Msg.Signal > 64 {
 		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("no signal %d", r.Msg.Signal))
 	}
 	if err := syscall.Kill(-p.pid, syscall.Signal(r.Msg.Signal)); err != nil && !errors.Is(err, syscall.ESRCH) {

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,10 +23,20 @@ import (
 )
 
 const (
+	protocol    = 1
 	agentPort   = 1
 	forwardPort = 2
 	maxMessage  = 1 << 20
 	callTimeout = 30 * time.Second // of calls whose context has no deadline of their own
+
+	maxHeaders   = 64 << 10  // bytes of a header block of the agent
+	frameSize    = 256 << 10 // bytes; the largest chunk fits in one frame
+	streamWindow = 512 << 10 // bytes the agent may send ahead on one stream
+	connWindow   = 512 << 20 // on all streams: 1024 that nobody reads do not hold up another
+
+	configureLimit = 60 * time.Second // of Configure when its context has no deadline
+	firstProbe     = 25 * time.Millisecond
+	lastProbe      = time.Second
 )
 
 // Dialer connects to a TCP port of the guest.
@@ -42,14 +53,22 @@ type Client struct {
 	procs         wire.ProcessesClient
 	stdin         wire.ProcessesClient
 	files         wire.FilesClient
+
+	mu    sync.Mutex
+	ready net.Conn // made by Configure for the first control connection
 }
 
 // New makes a client. It connects at the first call.
 func New(dial Dialer) *Client {
-	c := &Client{dial: dial, control: transport(dial), bulk: transport(dial)}
-	opts := []connect.ClientOption{connect.WithReadMaxBytes(maxMessage), connect.WithInterceptors(bearer{c})}
+	c := &Client{dial: dial}
+	c.control, c.bulk = transport(c.connectControl), transport(dial)
+	opts := []connect.ClientOption{
+		connect.WithReadMaxBytes(maxMessage), connect.WithInterceptors(bearer{c}),
+		connect.WithAcceptCompression("gzip", nil, nil), // memory is nearer than processor time on a link inside one host
+	}
 	const base = "http://agent"
-	ctl, blk := &http.Client{Transport: c.control}, &http.Client{Transport: c.bulk}
+	noRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	ctl, blk := &http.Client{Transport: c.control, CheckRedirect: noRedirect}, &http.Client{Transport: c.bulk, CheckRedirect: noRedirect}
 	c.agent = wire.NewAgentClient(ctl, base, opts...)
 	c.procs = wire.NewProcessesClient(ctl, base, opts...)
 	c.stdin = wire.NewProcessesClient(blk, base, opts...)
@@ -62,17 +81,55 @@ func transport(dial Dialer) *http.Transport {
 	p.SetUnencryptedHTTP2(true)
 	return &http.Transport{
 		Protocols:              &p,
-		MaxResponseHeaderBytes: 64 << 10,
+		MaxResponseHeaderBytes: maxHeaders,
 		DisableCompression:     true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, callTimeout)
+			defer cancel()
 			return dial(ctx, agentPort)
 		},
-		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 1 << 20, MaxReceiveBufferPerConnection: 64 << 20},
+		HTTP2: &http.HTTP2Config{
+			MaxReadFrameSize: frameSize, MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: connWindow,
+		},
 	}
 }
 
-// Close drops the connections.
+func (c *Client) connectControl(ctx context.Context, port uint16) (net.Conn, error) {
+	if conn := c.takeReady(nil); conn != nil {
+		return conn, nil
+	}
+	return c.dial(ctx, port)
+}
+
+// takeReady takes the connection that probe left, leaving next in its place.
+func (c *Client) takeReady(next net.Conn) net.Conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	conn := c.ready
+	c.ready = next
+	return conn
+}
+
+// probe connects with little patience: a packet that was lost while the guest's network came up would be sent again only
+// after a second. The connection is kept for the call that follows.
+func (c *Client) probe(ctx context.Context, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	conn, err := c.dial(ctx, agentPort)
+	if err != nil {
+		return connect.NewError(connect.CodeUnavailable, err)
+	}
+	if old := c.takeReady(conn); old != nil {
+		old.Close()
+	}
+	return nil
+}
+
+// Close drops the connections that no call uses. What runs in the guest goes on.
 func (c *Client) Close() {
+	if conn := c.takeReady(nil); conn != nil {
+		conn.Close()
+	}
 	c.control.CloseIdleConnections()
 	c.bulk.CloseIdleConnections()
 }
@@ -108,18 +165,32 @@ func (b bearer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.
 	return next
 }
 
-// Configure claims the agent, trying until it listens or ctx ends. It must be the first call.
+// Configure claims the agent, trying until it listens or ctx ends (60 s when ctx has no deadline). It must be the first
+// call.
 func (c *Client) Configure(ctx context.Context, req *wire.ConfigureRequest) (*wire.ConfigureResponse, error) {
 	const op = "configure agent"
-	req.Protocol = 1
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, configureLimit)
+		defer cancel()
+	}
+	req.Protocol = protocol
+	token := req.Token
+	c.token.Store(&token) // an answer may be lost, and the second try must be known as the first one's
 	pause := time.Millisecond
-	for {
-		try, cancel := context.WithTimeout(ctx, 5*time.Second)
-		res, err := c.agent.Configure(try, connect.NewRequest(req))
-		cancel()
+	for patience := firstProbe; ; patience = min(2*patience, lastProbe) {
+		err := c.probe(ctx, patience)
+		var res *connect.Response[wire.ConfigureResponse]
 		if err == nil {
-			token := req.Token
-			c.token.Store(&token)
+			try, cancel := context.WithTimeout(ctx, 5*time.Second)
+			res, err = c.agent.Configure(try, connect.NewRequest(req))
+			cancel()
+		}
+		if err == nil && res.Msg.Protocol != protocol {
+			return nil, caisson.E(caisson.Internal, op, "", fmt.Sprintf("the agent speaks protocol %d, not %d", res.Msg.Protocol, protocol), nil)
+		}
+		if err == nil {
+			res.Msg.Version = printable(res.Msg.Version)
 			return res.Msg, nil
 		}
 		if code := connect.CodeOf(err); code != connect.CodeUnavailable && code != connect.CodeDeadlineExceeded && code != connect.CodeUnknown {
@@ -127,7 +198,12 @@ func (c *Client) Configure(ctx context.Context, req *wire.ConfigureRequest) (*wi
 		}
 		select {
 		case <-ctx.Done():
-			return nil, caisson.E(caisson.Timeout, op, "", "the agent did not answer", errors.Join(context.Cause(ctx), err))
+			kind := caisson.Timeout
+			if errors.Is(ctx.Err(), context.Canceled) {
+				kind = caisson.Canceled
+			}
+			return nil, caisson.E(kind, op, "", "the agent did not answer", errors.Join(context.Cause(ctx), err)).
+				WithHint("look at what the sandbox's machine printed on its console")
 		case <-time.After(pause):
 		}
 		pause = min(pause*2, 5*time.Millisecond)
@@ -194,13 +270,17 @@ func (c *Client) Resize(ctx context.Context, id string, rows, cols uint32) error
 	return nil
 }
 
-// Stdin sends what next gives until it returns io.EOF. It blocks as the process does.
+// Stdin sends what next gives, at most 256 KiB at a time, until it returns io.EOF. It blocks as the process does, and
+// notices the end of the process when it sends.
 func (c *Client) Stdin(ctx context.Context, id string, next func() (data []byte, closeAfter bool, err error)) (int64, error) {
 	const op = "write stdin"
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	st := c.stdin.Stdin(ctx)
 	for {
 		b, end, err := next()
 		if err != nil && err != io.EOF {
+			cancel() // so that what follows cannot wait for the process
 			st.CloseAndReceive()
 			return 0, err
 		}

@@ -13,9 +13,11 @@ import (
 )
 
 const (
-	maxOutput  = 64 << 10  // bytes of one output event
-	ackEvery   = 256 << 10 // bytes of output between acknowledgements
-	reattaches = 20        // after this many lost streams without one event between, the command is given up
+	maxOutput  = 64 << 10        // bytes of one output event
+	ackEvery   = 256 << 10       // bytes of output between acknowledgements
+	ackEvents  = 256             // events between acknowledgements
+	farewell   = 2 * time.Second // how long the agent may take to end a stream whose exit was acknowledged
+	reattaches = 20              // after this many lost streams without one event between, the command is given up
 )
 
 // Run starts a process and hands its events to take, in order and each once, until the exit event. A lost stream is
@@ -37,7 +39,11 @@ func (c *Client) Run(ctx context.Context, start *wire.StartProcess, take func(*w
 		}
 		code := connect.CodeOf(err)
 		retry := code == connect.CodeUnavailable || code == connect.CodeUnknown || code == connect.CodeInternal || code == connect.CodeCanceled
-		if ctx.Err() != nil || !retry && code != connect.CodeAlreadyExists {
+		if cause := ctx.Err(); cause != nil {
+			return caisson.E(caisson.KindOf(cause), op, start.Id, "the command was no longer followed", errors.Join(context.Cause(ctx), err))
+		}
+		// After a lost stream a second start may find the first one's process.
+		if !retry && !(code == connect.CodeAlreadyExists && lost > 0) {
 			return Error(op, start.Id, err)
 		}
 		if last > before {
@@ -58,9 +64,11 @@ func (c *Client) Run(ctx context.Context, start *wire.StartProcess, take func(*w
 // stream carries one Run call; done says that it need not be tried again.
 func (c *Client) stream(ctx context.Context, start *wire.StartProcess, attach bool, last *uint64, take func(*wire.ProcessEvent) error) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	st := c.procs.Run(ctx)
-	defer st.CloseResponse()
+	defer func() {
+		cancel() // first, or closing would wait for an agent that does not end the stream
+		st.CloseResponse()
+	}()
 	first := &wire.RunRequest{What: &wire.RunRequest_Start{Start: start}}
 	if attach {
 		first.What = &wire.RunRequest_Attach{Attach: &wire.AttachProcess{Id: start.Id, After: *last}}
@@ -71,7 +79,7 @@ func (c *Client) stream(ctx context.Context, start *wire.StartProcess, attach bo
 		}
 		return false, err
 	}
-	unacked := 0
+	unacked, events := 0, 0
 	for {
 		e, err := st.Receive()
 		if err != nil {
@@ -85,13 +93,18 @@ func (c *Client) stream(ctx context.Context, start *wire.StartProcess, attach bo
 			return true, err
 		}
 		unacked += len(e.GetStdout()) + len(e.GetStderr())
+		events++
 		if e.GetExit() != nil {
 			st.Send(&wire.RunRequest{What: &wire.RunRequest_Ack{Ack: e.Seq}})
 			st.CloseRequest()
+			// The end of the stream says that the acknowledgement has arrived.
+			timer := time.AfterFunc(farewell, cancel)
+			st.Receive()
+			timer.Stop()
 			return true, nil
 		}
-		if unacked >= ackEvery {
-			unacked = 0
+		if unacked >= ackEvery || events >= ackEvents {
+			unacked, events = 0, 0
 			if err := st.Send(&wire.RunRequest{What: &wire.RunRequest_Ack{Ack: e.Seq}}); err != nil {
 				return false, connect.NewError(connect.CodeUnavailable, err)
 			}
