@@ -20,7 +20,7 @@ type CommandCreate struct {
 	User    string            `json:"user,omitempty" doc:"A name or uid[:gid]; default: the sandbox's." maxLength:"256"`
 	TTY     *TTY              `json:"tty,omitempty" doc:"Give it a terminal of this size. Everything it prints is then stdout."`
 	Stdin   bool              `json:"stdin,omitempty" doc:"Keep stdin open for …/stdin and …/attach; else it is empty."`
-	Timeout Duration          `json:"timeout,omitempty" doc:"At its end the process group is killed and the exit's reason is timeout; 0: none." example:"90s"`
+	Timeout Duration          `json:"timeout,omitempty" doc:"At its end the process group is killed and the exit's reason is timeout; 0: none." example:"\"90s\""`
 	Detach  bool              `json:"detach,omitempty" doc:"Answer 201 with the command at once; it runs on."`
 }
 
@@ -82,7 +82,7 @@ func text(s, b64 string) []byte {
 
 // Signal is the body of POST …/signal.
 type Signal struct {
-	Signal string `json:"signal" doc:"Signal for the process group: \"SIGTERM\", \"TERM\" or \"15\"." minLength:"1" maxLength:"16" default:"SIGTERM"`
+	Signal string `json:"signal,omitempty" doc:"Signal for the process group: \"SIGTERM\", \"TERM\" or \"15\"." maxLength:"16" default:"SIGTERM"`
 }
 
 // AttachFrame is a text frame of the attach WebSocket; binary frames are stdin (to the server) and output (from it).

@@ -32,9 +32,9 @@ type FileInfo struct {
 	Name      string    `json:"name" doc:"Last element of the path."`
 	Type      string    `json:"type" doc:"Type of the file itself; symbolic links are not followed by list." enum:"file,dir,symlink,other"`
 	Size      int64     `json:"size" doc:"Bytes."`
-	Mode      Mode      `json:"mode" doc:"Permission bits, setuid, setgid and sticky in octal." example:"0644"`
-	UID       int       `json:"uid" doc:"Owner's number."`
-	GID       int       `json:"gid" doc:"Group's number."`
+	Mode      Mode      `json:"mode" doc:"Permission bits, setuid, setgid and sticky in octal." example:"\"0644\""`
+	UID       uint32    `json:"uid" doc:"Owner's number."`
+	GID       uint32    `json:"gid" doc:"Group's number."`
 	User      string    `json:"user,omitempty" doc:"Owner's name, if the sandbox knows one."`
 	Group     string    `json:"group,omitempty" doc:"Group's name, if the sandbox knows one."`
 	ModTime   time.Time `json:"mod_time" doc:"When the content last changed."`
@@ -89,7 +89,7 @@ type Mkdir struct {
 	Path    string `json:"path,omitempty" doc:"Directory to make, absolute or relative to the user's home." maxLength:"4096"`
 	PathB64 string `json:"path_b64,omitempty" doc:"The path in base64, for one that is not UTF-8; used instead of path." maxLength:"8192"`
 	User    string `json:"user,omitempty" doc:"Who owns it and whose rights are used; default: the sandbox's user." maxLength:"256"`
-	Mode    Mode   `json:"mode,omitempty" doc:"Permission bits in octal." default:"0755"`
+	Mode    Mode   `json:"mode,omitempty" doc:"Permission bits in octal; default 0755."`
 	Parents bool   `json:"parents,omitempty" doc:"Make missing parents, and succeed if it is there."`
 }
 

@@ -43,3 +43,9 @@ func (p *Problem) Error() string {
 	}
 	return b.String()
 }
+
+// GetStatus gives the HTTP status.
+func (p *Problem) GetStatus() int { return p.Status }
+
+// ContentType is MediaProblem whatever was asked for.
+func (p *Problem) ContentType(string) string { return MediaProblem }

@@ -6,7 +6,7 @@ import "time"
 type KeyCreate struct {
 	Name   string   `json:"name" doc:"What the key is for." minLength:"1" maxLength:"128" example:"ci"`
 	Scopes []string `json:"scopes" doc:"Rights: read (look), write (make, change, delete, run, reach ports), admin (keys, templates, metrics; holds all)." minItems:"1" maxItems:"3"`
-	TTL    Duration `json:"ttl,omitempty" doc:"How long it is good for; 0: until deleted." example:"720h"`
+	TTL    Duration `json:"ttl,omitempty" doc:"How long it is good for; 0: until deleted." example:"\"720h\""`
 }
 
 // Key is the record of an API key.

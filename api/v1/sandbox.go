@@ -19,7 +19,7 @@ type SandboxCreate struct {
 	Resources   Resources         `json:"resources,omitzero" doc:"Limits of the sandbox."`
 	User        string            `json:"user,omitempty" doc:"Default user of commands: a name or uid[:gid]; default from the template, else root." maxLength:"256"`
 	Cwd         string            `json:"cwd,omitempty" doc:"Default working directory; default from the template, else the user's home." maxLength:"4096"`
-	MaxLifetime Duration          `json:"max_lifetime,omitempty" doc:"The sandbox is deleted this long after its creation; 0: never." example:"2h"`
+	MaxLifetime Duration          `json:"max_lifetime,omitempty" doc:"The sandbox is deleted this long after its creation; 0: never." example:"\"2h\""`
 	Driver      string            `json:"driver,omitempty" doc:"Driver to use; default: the server's choice (GET /v1/info)." maxLength:"64" example:"gvisor"`
 }
 
