@@ -78,15 +78,7 @@ func (a *Agent) Handler() http.Handler {
 
 // Serve answers on the two listeners until ctx ends.
 func (a *Agent) Serve(ctx context.Context, rpc, forward net.Listener) error {
-	var p http.Protocols
-	p.SetHTTP1(true)
-	p.SetUnencryptedHTTP2(true)
-	srv := &http.Server{Handler: a.Handler(), Protocols: &p, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: 2048,
-			// A stream that nobody reads may hold this much; stalled ones must not use up what all share.
-			MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 512 << 20, MaxReadFrameSize: 256 << 10,
-		}}
+	srv := &http.Server{Handler: a.Handler(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
 	ctx, cancel := context.WithCancel(ctx)
 	var tasks sync.WaitGroup
 	for name, task := range map[string]func(){

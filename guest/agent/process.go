@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -15,10 +16,11 @@ import (
 )
 
 const (
-	chunkSize  = 64 << 10 // bytes of one output event at most
-	firstChunk = 4 << 10  // most commands print little, and each has two buffers
-	window     = 1 << 20  // output held back for an acknowledgement, bytes
-	eventCost  = 128      // bytes an event takes besides its output
+	chunkSize  = 64 << 10  // bytes of one output event at most
+	firstChunk = 4 << 10   // most commands print little, and each has two buffers
+	batchSize  = 256 << 10 // bytes of output sent at once
+	window     = 1 << 20   // output held back for an acknowledgement, bytes
+	eventCost  = 128       // bytes an event takes besides its output
 	drainAfter = 250 * time.Millisecond
 	maxPipe    = 1 << 20 // bytes a pipe can hold at most (/proc/sys/fs/pipe-max-size)
 )
@@ -37,8 +39,9 @@ type process struct {
 	events    []*wire.ProcessEvent
 	unacked   int // bytes of output in events
 	next      uint64
-	stream    int   // which Run call owns the events; a later one takes over
-	output    int64 // bytes of output so far
+	sent      uint64 // events up to this one have been given to a stream and change no more
+	stream    int    // which Run call owns the events; a later one takes over
+	output    int64  // bytes of output so far
 	ended     bool
 	timedOut  bool
 	oom       bool
@@ -64,18 +67,62 @@ func newProcess(id string) *process {
 func (p *process) add(e *wire.ProcessEvent, size int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for size > 0 && p.unacked > window && !p.forgotten {
-		p.change.Wait()
-	}
+	p.waitForRoom(size)
 	if p.forgotten {
 		return
 	}
+	p.append(e)
+	p.output += int64(size)
+	p.change.Broadcast()
+}
+
+// addOutput adds a copy of what was printed, to the last event where that has not been sent yet: a program that prints in
+// small pieces costs few events.
+func (p *process) addOutput(b []byte, stderr bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waitForRoom(len(b))
+	if p.forgotten {
+		return
+	}
+	p.output += int64(len(b))
+	if n := len(p.events); n > 0 && p.events[n-1].Seq > p.sent {
+		switch w := p.events[n-1].What.(type) {
+		case *wire.ProcessEvent_Stdout:
+			if !stderr && len(w.Stdout)+len(b) <= chunkSize {
+				w.Stdout = append(w.Stdout, b...)
+				p.unacked += len(b)
+				return
+			}
+		case *wire.ProcessEvent_Stderr:
+			if stderr && len(w.Stderr)+len(b) <= chunkSize {
+				w.Stderr = append(w.Stderr, b...)
+				p.unacked += len(b)
+				return
+			}
+		}
+	}
+	e := &wire.ProcessEvent{What: &wire.ProcessEvent_Stdout{Stdout: bytes.Clone(b)}}
+	if stderr {
+		e.What = &wire.ProcessEvent_Stderr{Stderr: bytes.Clone(b)}
+	}
+	p.append(e)
+	p.change.Broadcast()
+}
+
+// waitForRoom holds output back. Locked.
+func (p *process) waitForRoom(size int) {
+	for size > 0 && p.unacked > window && !p.forgotten {
+		p.change.Wait()
+	}
+}
+
+// append numbers an event. Locked.
+func (p *process) append(e *wire.ProcessEvent) {
 	e.Seq, e.TimeUnixNano = p.next, time.Now().UnixNano()
 	p.next++
 	p.unacked += eventSize(e)
-	p.output += int64(size)
 	p.events = append(p.events, e)
-	p.change.Broadcast()
 }
 
 func eventSize(e *wire.ProcessEvent) int { return eventCost + len(e.GetStdout()) + len(e.GetStderr()) }
@@ -116,8 +163,9 @@ func (p *process) take() int {
 	return p.stream
 }
 
-// after waits for an event with a number above seq. It returns nil when the ticket is no longer the owner or ctx ended.
-func (p *process) after(ctx context.Context, ticket int, seq uint64) *wire.ProcessEvent {
+// after waits for events with numbers above seq and gives as many as go into one message. It returns nil when the ticket
+// is no longer the owner or ctx ended.
+func (p *process) after(ctx context.Context, ticket int, seq uint64) []*wire.ProcessEvent {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
@@ -125,11 +173,17 @@ func (p *process) after(ctx context.Context, ticket int, seq uint64) *wire.Proce
 			return nil
 		}
 		if n := len(p.events); n > 0 && p.events[n-1].Seq > seq {
-			first := p.events[0].Seq
-			if seq+1 < first {
-				return p.events[0]
+			from := 0
+			if first := p.events[0].Seq; seq+1 > first {
+				from = int(seq + 1 - first)
 			}
-			return p.events[seq+1-first]
+			to, size := from, 0
+			for to < n && (to == from || size+eventSize(p.events[to]) <= batchSize) {
+				size += eventSize(p.events[to])
+				to++
+			}
+			p.sent = max(p.sent, p.events[to-1].Seq)
+			return slices.Clone(p.events[from:to])
 		}
 		p.change.Wait()
 	}
@@ -153,12 +207,7 @@ func (p *process) copyOutput(f *os.File, stderr bool) {
 			}
 		}
 		if out := data[:len(data)-kept]; len(out) > 0 {
-			b := bytes.Clone(out)
-			e := &wire.ProcessEvent{What: &wire.ProcessEvent_Stdout{Stdout: b}}
-			if stderr {
-				e.What = &wire.ProcessEvent_Stderr{Stderr: b}
-			}
-			p.add(e, len(b))
+			p.addOutput(out, stderr)
 		}
 		tail := data[len(data)-kept:]
 		if len(data) == len(buf) && len(buf) < chunkSize {

@@ -22,6 +22,7 @@ const (
 	maxLive     = 4096 // processes that have not been acknowledged
 	maxEnded    = 4096 // processes that ended and were not acknowledged; the oldest are forgotten
 	maxID       = 128  // bytes of a process's id
+	outputPipe  = 256 << 10
 	defaultPATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
@@ -321,6 +322,7 @@ func (ps *processes) launch(p *process, l launchPlan, m *wire.StartProcess) (out
 			if err != nil {
 				return fail(err)
 			}
+			unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, outputPipe) // best effort: fewer, larger reads
 			outputs, theirs = append(outputs, r), append(theirs, w)
 		}
 		attr.Files = []uintptr{theirs[0].Fd(), theirs[1].Fd(), theirs[2].Fd()}

@@ -17,15 +17,12 @@ import (
 
 type processService struct{ a *Agent }
 
-// Run starts or attaches, then streams events while acknowledgements come in.
-func (s processService) Run(ctx context.Context, st *connect.BidiStream[wire.RunRequest, wire.ProcessEvent]) error {
-	first, err := st.Receive()
-	if err != nil {
-		return err
-	}
+// Run starts or attaches, then streams events until the exit has been sent.
+func (s processService) Run(ctx context.Context, r *connect.Request[wire.RunRequest], st *connect.ServerStream[wire.RunResponse]) error {
 	var p *process
 	var after uint64
-	switch w := first.What.(type) {
+	var err error
+	switch w := r.Msg.What.(type) {
 	case *wire.RunRequest_Start:
 		if w.Start.Id == "" || len(w.Start.Id) > maxID {
 			return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("a process needs an id of 1 to %d bytes", maxID))
@@ -44,45 +41,37 @@ func (s processService) Run(ctx context.Context, st *connect.BidiStream[wire.Run
 		}
 		after = w.Attach.After
 	default:
-		return connect.NewError(connect.CodeInvalidArgument, errors.New("the first message starts or attaches"))
+		return connect.NewError(connect.CodeInvalidArgument, errors.New("the request starts or attaches"))
 	}
 	ticket := p.take()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	stop := context.AfterFunc(ctx, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.change.Broadcast()
 	})
 	defer stop()
-	go func() { // ends with the stream, which ends with this call
-		defer cancel()
-		defer guard("acknowledgements")
-		for {
-			m, err := st.Receive()
-			if err != nil {
-				return
-			}
-			if p.ack(m.GetAck()) {
-				s.a.procs.drop(p)
-				return
-			}
-		}
-	}()
 	for {
-		e := p.after(ctx, ticket, after)
-		if e == nil {
+		events := p.after(ctx, ticket, after)
+		if events == nil {
 			return connect.NewError(connect.CodeAborted, errors.New("another stream took over"))
 		}
-		if err := st.Send(e); err != nil {
+		if err := st.Send(&wire.RunResponse{Events: events}); err != nil {
 			return err
 		}
-		after = e.Seq
-		if e.GetExit() != nil {
-			<-ctx.Done() // until the exit is acknowledged or the stream is lost
+		last := events[len(events)-1]
+		after = last.Seq
+		if last.GetExit() != nil {
 			return nil
 		}
 	}
+}
+
+// Ack drops what the host has.
+func (s processService) Ack(_ context.Context, r *connect.Request[wire.AckRequest]) (*connect.Response[wire.AckResponse], error) {
+	if p, ok := s.a.procs.get(r.Msg.Id); ok && p.ack(r.Msg.Seq) {
+		s.a.procs.drop(p)
+	}
+	return connect.NewResponse(&wire.AckResponse{}), nil
 }
 
 func noProcess(id string) error {

@@ -29,10 +29,9 @@ const (
 	maxMessage  = 1 << 20
 	callTimeout = 30 * time.Second // of calls whose context has no deadline of their own
 
-	maxHeaders   = 64 << 10  // bytes of a header block of the agent
-	frameSize    = 256 << 10 // bytes; the largest chunk fits in one frame
-	streamWindow = 512 << 10 // bytes the agent may send ahead on one stream
-	connWindow   = 512 << 20 // on all streams: 1024 that nobody reads do not hold up another
+	maxHeaders = 64 << 10 // bytes of a header block of the agent
+	idleConns  = 64       // kept for the next calls
+	idleLimit  = 5 * time.Minute
 
 	configureLimit = 60 * time.Second // of Configure when its context has no deadline
 	firstProbe     = 25 * time.Millisecond
@@ -47,58 +46,44 @@ type Client struct {
 	dial  Dialer
 	token atomic.Pointer[string]
 
-	// Commands and bulk data use connections of their own, so that stalled uploads never hold up output.
-	control, bulk *http.Transport
-	agent         wire.AgentClient
-	procs         wire.ProcessesClient
-	stdin         wire.ProcessesClient
-	files         wire.FilesClient
+	// Each call in flight has a connection of its own, so that a stalled one holds up no other.
+	transport *http.Transport
+	agent     wire.AgentClient
+	procs     wire.ProcessesClient
+	files     wire.FilesClient
+
+	releases sync.WaitGroup
+	closed   atomic.Bool
 
 	mu    sync.Mutex
-	ready net.Conn // made by Configure for the first control connection
+	ready net.Conn // made by Configure for the first connection
 }
 
 // New makes a client. It connects at the first call.
 func New(dial Dialer) *Client {
 	c := &Client{dial: dial}
-	c.control, c.bulk = transport(c.connectControl), transport(dial)
+	c.transport = &http.Transport{
+		MaxResponseHeaderBytes: maxHeaders, DisableCompression: true, MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleLimit,
+		ReadBufferSize: 64 << 10, WriteBufferSize: 64 << 10,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if conn := c.takeReady(nil); conn != nil {
+				return conn, nil
+			}
+			ctx, cancel := context.WithTimeout(ctx, callTimeout)
+			defer cancel()
+			return dial(ctx, agentPort)
+		},
+	}
 	opts := []connect.ClientOption{
 		connect.WithReadMaxBytes(maxMessage), connect.WithInterceptors(bearer{c}),
 		connect.WithAcceptCompression("gzip", nil, nil), // memory is nearer than processor time on a link inside one host
 	}
 	const base = "http://agent"
-	noRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	ctl, blk := &http.Client{Transport: c.control, CheckRedirect: noRedirect}, &http.Client{Transport: c.bulk, CheckRedirect: noRedirect}
-	c.agent = wire.NewAgentClient(ctl, base, opts...)
-	c.procs = wire.NewProcessesClient(ctl, base, opts...)
-	c.stdin = wire.NewProcessesClient(blk, base, opts...)
-	c.files = wire.NewFilesClient(blk, base, opts...)
+	hc := &http.Client{Transport: c.transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	c.agent = wire.NewAgentClient(hc, base, opts...)
+	c.procs = wire.NewProcessesClient(hc, base, opts...)
+	c.files = wire.NewFilesClient(hc, base, opts...)
 	return c
-}
-
-func transport(dial Dialer) *http.Transport {
-	var p http.Protocols
-	p.SetUnencryptedHTTP2(true)
-	return &http.Transport{
-		Protocols:              &p,
-		MaxResponseHeaderBytes: maxHeaders,
-		DisableCompression:     true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			ctx, cancel := context.WithTimeout(ctx, callTimeout)
-			defer cancel()
-			return dial(ctx, agentPort)
-		},
-		HTTP2: &http.HTTP2Config{
-			MaxReadFrameSize: frameSize, MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: connWindow,
-		},
-	}
-}
-
-func (c *Client) connectControl(ctx context.Context, port uint16) (net.Conn, error) {
-	if conn := c.takeReady(nil); conn != nil {
-		return conn, nil
-	}
-	return c.dial(ctx, port)
 }
 
 // takeReady takes the connection that probe left, leaving next in its place.
@@ -130,8 +115,10 @@ func (c *Client) Close() {
 	if conn := c.takeReady(nil); conn != nil {
 		conn.Close()
 	}
-	c.control.CloseIdleConnections()
-	c.bulk.CloseIdleConnections()
+	c.closed.Store(true)
+	c.transport.CloseIdleConnections()
+	c.releases.Wait()
+	c.transport.CloseIdleConnections()
 }
 
 // Files is the agent's file service.
@@ -276,7 +263,7 @@ func (c *Client) Stdin(ctx context.Context, id string, next func() (data []byte,
 	const op = "write stdin"
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	st := c.stdin.Stdin(ctx)
+	st := c.procs.Stdin(ctx)
 	for {
 		b, end, err := next()
 		if err != nil && err != io.EOF {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -13,11 +14,11 @@ import (
 )
 
 const (
-	maxOutput  = 64 << 10        // bytes of one output event
-	ackEvery   = 256 << 10       // bytes of output between acknowledgements
-	ackEvents  = 256             // events between acknowledgements
-	farewell   = 2 * time.Second // how long the agent may take to end a stream whose exit was acknowledged
-	reattaches = 20              // after this many lost streams without one event between, the command is given up
+	maxOutput  = 64 << 10         // bytes of one output event
+	ackEvery   = 256 << 10        // bytes of output between acknowledgements
+	ackEvents  = 256              // events between acknowledgements
+	ackLimit   = 30 * time.Second // for the agent to answer one
+	reattaches = 20               // after this many lost streams without one event between, the command is given up
 )
 
 // Run starts a process and hands its events to take, in order and each once, until the exit event. A lost stream is
@@ -64,52 +65,103 @@ func (c *Client) Run(ctx context.Context, start *wire.StartProcess, take func(*w
 // stream carries one Run call; done says that it need not be tried again.
 func (c *Client) stream(ctx context.Context, start *wire.StartProcess, attach bool, last *uint64, take func(*wire.ProcessEvent) error) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	st := c.procs.Run(ctx)
-	defer func() {
-		cancel() // first, or closing would wait for an agent that does not end the stream
-		st.CloseResponse()
-	}()
+	defer cancel()
 	first := &wire.RunRequest{What: &wire.RunRequest_Start{Start: start}}
 	if attach {
 		first.What = &wire.RunRequest_Attach{Attach: &wire.AttachProcess{Id: start.Id, After: *last}}
 	}
-	if err := st.Send(first); err != nil {
-		if _, rerr := st.Receive(); rerr != nil {
-			return false, rerr
-		}
+	st, err := c.procs.Run(ctx, connect.NewRequest(first))
+	if err != nil {
 		return false, err
 	}
+	defer func() {
+		cancel() // first, or closing would wait for an agent that does not end the stream
+		st.Close()
+	}()
+	actx, stopAcks := context.WithCancel(ctx)
+	acks := acker{c: c, id: start.Id, ctx: actx, wake: make(chan uint64, 1)}
+	defer func() {
+		stopAcks()
+		close(acks.wake)
+		acks.wg.Wait()
+	}()
 	unacked, events := 0, 0
-	for {
-		e, err := st.Receive()
-		if err != nil {
-			return false, err
+	for st.Receive() {
+		if len(st.Msg().Events) == 0 {
+			return true, lied(start.Id, errors.New("a message without events"))
 		}
-		if err := check(e, *last); err != nil {
-			return true, caisson.E(caisson.Internal, "run command", start.Id, "the sandbox's agent broke the protocol", err)
-		}
-		*last = e.Seq
-		if err := take(e); err != nil {
-			return true, err
-		}
-		unacked += len(e.GetStdout()) + len(e.GetStderr())
-		events++
-		if e.GetExit() != nil {
-			st.Send(&wire.RunRequest{What: &wire.RunRequest_Ack{Ack: e.Seq}})
-			st.CloseRequest()
-			// The end of the stream says that the acknowledgement has arrived.
-			timer := time.AfterFunc(farewell, cancel)
-			st.Receive()
-			timer.Stop()
-			return true, nil
+		for _, e := range st.Msg().Events {
+			if err := check(e, *last); err != nil {
+				return true, lied(start.Id, err)
+			}
+			*last = e.Seq
+			if err := take(e); err != nil {
+				return true, err
+			}
+			if e.GetExit() != nil {
+				c.release(start.Id, e.Seq)
+				return true, nil
+			}
+			unacked += len(e.GetStdout()) + len(e.GetStderr())
+			events++
 		}
 		if unacked >= ackEvery || events >= ackEvents {
 			unacked, events = 0, 0
-			if err := st.Send(&wire.RunRequest{What: &wire.RunRequest_Ack{Ack: e.Seq}}); err != nil {
-				return false, connect.NewError(connect.CodeUnavailable, err)
-			}
+			acks.send(*last)
 		}
 	}
+	if err := st.Err(); err != nil {
+		return false, err
+	}
+	return false, connect.NewError(connect.CodeUnavailable, errors.New("the stream ended before the exit"))
+}
+
+func lied(id string, err error) error {
+	return caisson.E(caisson.Internal, "run command", id, "the sandbox's agent broke the protocol", err)
+}
+
+// acker acknowledges from a goroutine of its own, the newest number alone, so that reading goes on meanwhile.
+type acker struct {
+	c    *Client
+	id   string
+	ctx  context.Context
+	wake chan uint64
+	wg   sync.WaitGroup
+	on   bool
+}
+
+func (a *acker) send(seq uint64) {
+	if !a.on {
+		a.on = true
+		a.wg.Go(func() {
+			for seq := range a.wake {
+				a.c.ack(a.ctx, a.id, seq) // a lost one is made up by the next, or by the attach that follows a lost stream
+			}
+		})
+	}
+	select {
+	case <-a.wake: // an older one that was not sent yet
+	default:
+	}
+	a.wake <- seq
+}
+
+func (c *Client) ack(ctx context.Context, id string, seq uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, ackLimit)
+	defer cancel()
+	_, err := c.procs.Ack(ctx, connect.NewRequest(&wire.AckRequest{Id: id, Seq: seq}))
+	return err
+}
+
+// release acknowledges the exit in the background: nobody waits for the agent to forget a process.
+func (c *Client) release(id string, seq uint64) {
+	c.releases.Go(func() {
+		for range 3 {
+			if c.ack(context.Background(), id, seq) == nil || c.closed.Load() {
+				return
+			}
+		}
+	})
 }
 
 var reasons = map[string]bool{"exited": true, "signaled": true, "timeout": true, "oom": true, "not_started": true}

@@ -1,5 +1,6 @@
 // Package caisson.guest.v1 is what the host and the agent inside a sandbox say to each other: Connect RPC over
-// unencrypted HTTP/2 on the private link, TCP port 1 of the guest's address. The host (the shim) is the client.
+// HTTP/1.1 on the private link, TCP port 1 of the guest's address. The host (the shim) is the client. HTTP/1.1 because a
+// system call in a gVisor guest can cost 100 µs, and the window updates of HTTP/2 are two thirds of all (docs/decisions).
 //
 // Every call but the first Agent.Configure carries "Authorization: Bearer TOKEN" with the token that Configure set.
 // Both sides treat the other's messages as hostile: no message is larger than 1 MiB, chunks are at most 256 KiB.
@@ -54,6 +55,8 @@ const (
 	AgentPingProcedure = "/caisson.guest.v1.Agent/Ping"
 	// ProcessesRunProcedure is the fully-qualified name of the Processes's Run RPC.
 	ProcessesRunProcedure = "/caisson.guest.v1.Processes/Run"
+	// ProcessesAckProcedure is the fully-qualified name of the Processes's Ack RPC.
+	ProcessesAckProcedure = "/caisson.guest.v1.Processes/Ack"
 	// ProcessesStdinProcedure is the fully-qualified name of the Processes's Stdin RPC.
 	ProcessesStdinProcedure = "/caisson.guest.v1.Processes/Stdin"
 	// ProcessesSignalProcedure is the fully-qualified name of the Processes's Signal RPC.
@@ -236,11 +239,12 @@ func (UnimplementedAgentHandler) Ping(context.Context, *connect.Request[PingRequ
 
 // ProcessesClient is a client for the caisson.guest.v1.Processes service.
 type ProcessesClient interface {
-	// Run starts a process, or attaches to one, and streams its events until its exit event. The first request is start
-	// or attach; the others are acks. The agent holds back output while more than 1 MiB of it is unacknowledged. Losing
-	// the stream does not end the process; events not acknowledged are sent again to the next attach. An exit that is
-	// acknowledged ends the record.
-	Run(context.Context) *connect.BidiStreamForClient[RunRequest, ProcessEvent]
+	// Run starts a process, or attaches to one, and streams its events until its exit event. The agent holds back output
+	// while more than 1 MiB of it is unacknowledged. Losing the stream does not end the process; events that are not
+	// acknowledged are sent again to the next attach.
+	Run(context.Context, *connect.Request[RunRequest]) (*connect.ServerStreamForClient[RunResponse], error)
+	// Ack says that every event up to seq has been taken. An exit that is acknowledged ends the record.
+	Ack(context.Context, *connect.Request[AckRequest]) (*connect.Response[AckResponse], error)
 	// Stdin feeds a process; the first request names it. Ends with the process: then the code is FailedPrecondition.
 	Stdin(context.Context) *connect.ClientStreamForClient[StdinRequest, StdinResponse]
 	Signal(context.Context, *connect.Request[SignalRequest]) (*connect.Response[SignalResponse], error)
@@ -258,10 +262,16 @@ func NewProcessesClient(httpClient connect.HTTPClient, baseURL string, opts ...c
 	baseURL = strings.TrimRight(baseURL, "/")
 	processesMethods := File_guest_wire_agent_proto.Services().ByName("Processes").Methods()
 	return &processesClient{
-		run: connect.NewClient[RunRequest, ProcessEvent](
+		run: connect.NewClient[RunRequest, RunResponse](
 			httpClient,
 			baseURL+ProcessesRunProcedure,
 			connect.WithSchema(processesMethods.ByName("Run")),
+			connect.WithClientOptions(opts...),
+		),
+		ack: connect.NewClient[AckRequest, AckResponse](
+			httpClient,
+			baseURL+ProcessesAckProcedure,
+			connect.WithSchema(processesMethods.ByName("Ack")),
 			connect.WithClientOptions(opts...),
 		),
 		stdin: connect.NewClient[StdinRequest, StdinResponse](
@@ -287,15 +297,21 @@ func NewProcessesClient(httpClient connect.HTTPClient, baseURL string, opts ...c
 
 // processesClient implements ProcessesClient.
 type processesClient struct {
-	run    *connect.Client[RunRequest, ProcessEvent]
+	run    *connect.Client[RunRequest, RunResponse]
+	ack    *connect.Client[AckRequest, AckResponse]
 	stdin  *connect.Client[StdinRequest, StdinResponse]
 	signal *connect.Client[SignalRequest, SignalResponse]
 	resize *connect.Client[ResizeRequest, ResizeResponse]
 }
 
 // Run calls caisson.guest.v1.Processes.Run.
-func (c *processesClient) Run(ctx context.Context) *connect.BidiStreamForClient[RunRequest, ProcessEvent] {
-	return c.run.CallBidiStream(ctx)
+func (c *processesClient) Run(ctx context.Context, req *connect.Request[RunRequest]) (*connect.ServerStreamForClient[RunResponse], error) {
+	return c.run.CallServerStream(ctx, req)
+}
+
+// Ack calls caisson.guest.v1.Processes.Ack.
+func (c *processesClient) Ack(ctx context.Context, req *connect.Request[AckRequest]) (*connect.Response[AckResponse], error) {
+	return c.ack.CallUnary(ctx, req)
 }
 
 // Stdin calls caisson.guest.v1.Processes.Stdin.
@@ -315,11 +331,12 @@ func (c *processesClient) Resize(ctx context.Context, req *connect.Request[Resiz
 
 // ProcessesHandler is an implementation of the caisson.guest.v1.Processes service.
 type ProcessesHandler interface {
-	// Run starts a process, or attaches to one, and streams its events until its exit event. The first request is start
-	// or attach; the others are acks. The agent holds back output while more than 1 MiB of it is unacknowledged. Losing
-	// the stream does not end the process; events not acknowledged are sent again to the next attach. An exit that is
-	// acknowledged ends the record.
-	Run(context.Context, *connect.BidiStream[RunRequest, ProcessEvent]) error
+	// Run starts a process, or attaches to one, and streams its events until its exit event. The agent holds back output
+	// while more than 1 MiB of it is unacknowledged. Losing the stream does not end the process; events that are not
+	// acknowledged are sent again to the next attach.
+	Run(context.Context, *connect.Request[RunRequest], *connect.ServerStream[RunResponse]) error
+	// Ack says that every event up to seq has been taken. An exit that is acknowledged ends the record.
+	Ack(context.Context, *connect.Request[AckRequest]) (*connect.Response[AckResponse], error)
 	// Stdin feeds a process; the first request names it. Ends with the process: then the code is FailedPrecondition.
 	Stdin(context.Context, *connect.ClientStream[StdinRequest]) (*connect.Response[StdinResponse], error)
 	Signal(context.Context, *connect.Request[SignalRequest]) (*connect.Response[SignalResponse], error)
@@ -333,10 +350,16 @@ type ProcessesHandler interface {
 // and JSON codecs. They also support gzip compression.
 func NewProcessesHandler(svc ProcessesHandler, opts ...connect.HandlerOption) (string, http.Handler) {
 	processesMethods := File_guest_wire_agent_proto.Services().ByName("Processes").Methods()
-	processesRunHandler := connect.NewBidiStreamHandler(
+	processesRunHandler := connect.NewServerStreamHandler(
 		ProcessesRunProcedure,
 		svc.Run,
 		connect.WithSchema(processesMethods.ByName("Run")),
+		connect.WithHandlerOptions(opts...),
+	)
+	processesAckHandler := connect.NewUnaryHandler(
+		ProcessesAckProcedure,
+		svc.Ack,
+		connect.WithSchema(processesMethods.ByName("Ack")),
 		connect.WithHandlerOptions(opts...),
 	)
 	processesStdinHandler := connect.NewClientStreamHandler(
@@ -361,6 +384,8 @@ func NewProcessesHandler(svc ProcessesHandler, opts ...connect.HandlerOption) (s
 		switch r.URL.Path {
 		case ProcessesRunProcedure:
 			processesRunHandler.ServeHTTP(w, r)
+		case ProcessesAckProcedure:
+			processesAckHandler.ServeHTTP(w, r)
 		case ProcessesStdinProcedure:
 			processesStdinHandler.ServeHTTP(w, r)
 		case ProcessesSignalProcedure:
@@ -376,8 +401,12 @@ func NewProcessesHandler(svc ProcessesHandler, opts ...connect.HandlerOption) (s
 // UnimplementedProcessesHandler returns CodeUnimplemented from all methods.
 type UnimplementedProcessesHandler struct{}
 
-func (UnimplementedProcessesHandler) Run(context.Context, *connect.BidiStream[RunRequest, ProcessEvent]) error {
+func (UnimplementedProcessesHandler) Run(context.Context, *connect.Request[RunRequest], *connect.ServerStream[RunResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("caisson.guest.v1.Processes.Run is not implemented"))
+}
+
+func (UnimplementedProcessesHandler) Ack(context.Context, *connect.Request[AckRequest]) (*connect.Response[AckResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("caisson.guest.v1.Processes.Ack is not implemented"))
 }
 
 func (UnimplementedProcessesHandler) Stdin(context.Context, *connect.ClientStream[StdinRequest]) (*connect.Response[StdinResponse], error) {

@@ -1,5 +1,6 @@
 // Package caisson.guest.v1 is what the host and the agent inside a sandbox say to each other: Connect RPC over
-// unencrypted HTTP/2 on the private link, TCP port 1 of the guest's address. The host (the shim) is the client.
+// HTTP/1.1 on the private link, TCP port 1 of the guest's address. The host (the shim) is the client. HTTP/1.1 because a
+// system call in a gVisor guest can cost 100 µs, and the window updates of HTTP/2 are two thirds of all (docs/decisions).
 //
 // Every call but the first Agent.Configure carries "Authorization: Bearer TOKEN" with the token that Configure set.
 // Both sides treat the other's messages as hostile: no message is larger than 1 MiB, chunks are at most 256 KiB.
@@ -483,7 +484,6 @@ type RunRequest struct {
 	//
 	//	*RunRequest_Start
 	//	*RunRequest_Attach
-	//	*RunRequest_Ack
 	What          isRunRequest_What `protobuf_oneof:"what"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -544,15 +544,6 @@ func (x *RunRequest) GetAttach() *AttachProcess {
 	return nil
 }
 
-func (x *RunRequest) GetAck() uint64 {
-	if x != nil {
-		if x, ok := x.What.(*RunRequest_Ack); ok {
-			return x.Ack
-		}
-	}
-	return 0
-}
-
 type isRunRequest_What interface {
 	isRunRequest_What()
 }
@@ -565,15 +556,141 @@ type RunRequest_Attach struct {
 	Attach *AttachProcess `protobuf:"bytes,2,opt,name=attach,proto3,oneof"`
 }
 
-type RunRequest_Ack struct {
-	Ack uint64 `protobuf:"varint,3,opt,name=ack,proto3,oneof"` // every event up to this sequence number has been taken
-}
-
 func (*RunRequest_Start) isRunRequest_What() {}
 
 func (*RunRequest_Attach) isRunRequest_What() {}
 
-func (*RunRequest_Ack) isRunRequest_What() {}
+type RunResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Events        []*ProcessEvent        `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunResponse) Reset() {
+	*x = RunResponse{}
+	mi := &file_guest_wire_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunResponse) ProtoMessage() {}
+
+func (x *RunResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_guest_wire_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunResponse.ProtoReflect.Descriptor instead.
+func (*RunResponse) Descriptor() ([]byte, []int) {
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RunResponse) GetEvents() []*ProcessEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+type AckRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Seq           uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AckRequest) Reset() {
+	*x = AckRequest{}
+	mi := &file_guest_wire_agent_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AckRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AckRequest) ProtoMessage() {}
+
+func (x *AckRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guest_wire_agent_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AckRequest.ProtoReflect.Descriptor instead.
+func (*AckRequest) Descriptor() ([]byte, []int) {
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *AckRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AckRequest) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+type AckResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AckResponse) Reset() {
+	*x = AckResponse{}
+	mi := &file_guest_wire_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AckResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AckResponse) ProtoMessage() {}
+
+func (x *AckResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_guest_wire_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AckResponse.ProtoReflect.Descriptor instead.
+func (*AckResponse) Descriptor() ([]byte, []int) {
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{11}
+}
 
 type StartProcess struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -592,7 +709,7 @@ type StartProcess struct {
 
 func (x *StartProcess) Reset() {
 	*x = StartProcess{}
-	mi := &file_guest_wire_agent_proto_msgTypes[9]
+	mi := &file_guest_wire_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -604,7 +721,7 @@ func (x *StartProcess) String() string {
 func (*StartProcess) ProtoMessage() {}
 
 func (x *StartProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[9]
+	mi := &file_guest_wire_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -617,7 +734,7 @@ func (x *StartProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcess.ProtoReflect.Descriptor instead.
 func (*StartProcess) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{9}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StartProcess) GetId() string {
@@ -693,7 +810,7 @@ type TtySize struct {
 
 func (x *TtySize) Reset() {
 	*x = TtySize{}
-	mi := &file_guest_wire_agent_proto_msgTypes[10]
+	mi := &file_guest_wire_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +822,7 @@ func (x *TtySize) String() string {
 func (*TtySize) ProtoMessage() {}
 
 func (x *TtySize) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[10]
+	mi := &file_guest_wire_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +835,7 @@ func (x *TtySize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TtySize.ProtoReflect.Descriptor instead.
 func (*TtySize) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{10}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TtySize) GetRows() uint32 {
@@ -745,7 +862,7 @@ type AttachProcess struct {
 
 func (x *AttachProcess) Reset() {
 	*x = AttachProcess{}
-	mi := &file_guest_wire_agent_proto_msgTypes[11]
+	mi := &file_guest_wire_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +874,7 @@ func (x *AttachProcess) String() string {
 func (*AttachProcess) ProtoMessage() {}
 
 func (x *AttachProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[11]
+	mi := &file_guest_wire_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +887,7 @@ func (x *AttachProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachProcess.ProtoReflect.Descriptor instead.
 func (*AttachProcess) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{11}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AttachProcess) GetId() string {
@@ -804,7 +921,7 @@ type ProcessEvent struct {
 
 func (x *ProcessEvent) Reset() {
 	*x = ProcessEvent{}
-	mi := &file_guest_wire_agent_proto_msgTypes[12]
+	mi := &file_guest_wire_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -816,7 +933,7 @@ func (x *ProcessEvent) String() string {
 func (*ProcessEvent) ProtoMessage() {}
 
 func (x *ProcessEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[12]
+	mi := &file_guest_wire_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -829,7 +946,7 @@ func (x *ProcessEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessEvent.ProtoReflect.Descriptor instead.
 func (*ProcessEvent) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{12}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ProcessEvent) GetSeq() uint64 {
@@ -926,7 +1043,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_guest_wire_agent_proto_msgTypes[13]
+	mi := &file_guest_wire_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +1055,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[13]
+	mi := &file_guest_wire_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1068,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{13}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Started) GetPid() int64 {
@@ -973,7 +1090,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_guest_wire_agent_proto_msgTypes[14]
+	mi := &file_guest_wire_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -985,7 +1102,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[14]
+	mi := &file_guest_wire_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -998,7 +1115,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{14}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -1040,7 +1157,7 @@ type StdinRequest struct {
 
 func (x *StdinRequest) Reset() {
 	*x = StdinRequest{}
-	mi := &file_guest_wire_agent_proto_msgTypes[15]
+	mi := &file_guest_wire_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1052,7 +1169,7 @@ func (x *StdinRequest) String() string {
 func (*StdinRequest) ProtoMessage() {}
 
 func (x *StdinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[15]
+	mi := &file_guest_wire_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1065,7 +1182,7 @@ func (x *StdinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StdinRequest.ProtoReflect.Descriptor instead.
 func (*StdinRequest) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{15}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StdinRequest) GetId() string {
@@ -1098,7 +1215,7 @@ type StdinResponse struct {
 
 func (x *StdinResponse) Reset() {
 	*x = StdinResponse{}
-	mi := &file_guest_wire_agent_proto_msgTypes[16]
+	mi := &file_guest_wire_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1110,7 +1227,7 @@ func (x *StdinResponse) String() string {
 func (*StdinResponse) ProtoMessage() {}
 
 func (x *StdinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[16]
+	mi := &file_guest_wire_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1123,7 +1240,7 @@ func (x *StdinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StdinResponse.ProtoReflect.Descriptor instead.
 func (*StdinResponse) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{16}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StdinResponse) GetWritten() int64 {
@@ -1143,7 +1260,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_guest_wire_agent_proto_msgTypes[17]
+	mi := &file_guest_wire_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1155,7 +1272,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[17]
+	mi := &file_guest_wire_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1168,7 +1285,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{17}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SignalRequest) GetId() string {
@@ -1193,7 +1310,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_guest_wire_agent_proto_msgTypes[18]
+	mi := &file_guest_wire_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1205,7 +1322,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[18]
+	mi := &file_guest_wire_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1218,7 +1335,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{18}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{21}
 }
 
 type ResizeRequest struct {
@@ -1231,7 +1348,7 @@ type ResizeRequest struct {
 
 func (x *ResizeRequest) Reset() {
 	*x = ResizeRequest{}
-	mi := &file_guest_wire_agent_proto_msgTypes[19]
+	mi := &file_guest_wire_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1360,7 @@ func (x *ResizeRequest) String() string {
 func (*ResizeRequest) ProtoMessage() {}
 
 func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[19]
+	mi := &file_guest_wire_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1373,7 @@ func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
 func (*ResizeRequest) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{19}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResizeRequest) GetId() string {
@@ -1281,7 +1398,7 @@ type ResizeResponse struct {
 
 func (x *ResizeResponse) Reset() {
 	*x = ResizeResponse{}
-	mi := &file_guest_wire_agent_proto_msgTypes[20]
+	mi := &file_guest_wire_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1410,7 @@ func (x *ResizeResponse) String() string {
 func (*ResizeResponse) ProtoMessage() {}
 
 func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[20]
+	mi := &file_guest_wire_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1423,7 @@ func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
 func (*ResizeResponse) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{20}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{23}
 }
 
 type FileInfo struct {
@@ -1328,7 +1445,7 @@ type FileInfo struct {
 
 func (x *FileInfo) Reset() {
 	*x = FileInfo{}
-	mi := &file_guest_wire_agent_proto_msgTypes[21]
+	mi := &file_guest_wire_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1340,7 +1457,7 @@ func (x *FileInfo) String() string {
 func (*FileInfo) ProtoMessage() {}
 
 func (x *FileInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[21]
+	mi := &file_guest_wire_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1353,7 +1470,7 @@ func (x *FileInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileInfo.ProtoReflect.Descriptor instead.
 func (*FileInfo) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{21}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *FileInfo) GetPath() []byte {
@@ -1445,7 +1562,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_guest_wire_agent_proto_msgTypes[22]
+	mi := &file_guest_wire_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1457,7 +1574,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[22]
+	mi := &file_guest_wire_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1470,7 +1587,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{22}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReadRequest) GetPath() []byte {
@@ -1511,7 +1628,7 @@ type ReadResponse struct {
 
 func (x *ReadResponse) Reset() {
 	*x = ReadResponse{}
-	mi := &file_guest_wire_agent_proto_msgTypes[23]
+	mi := &file_guest_wire_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1523,7 +1640,7 @@ func (x *ReadResponse) String() string {
 func (*ReadResponse) ProtoMessage() {}
 
 func (x *ReadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[23]
+	mi := &file_guest_wire_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1536,7 +1653,7 @@ func (x *ReadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadResponse.ProtoReflect.Descriptor instead.
 func (*ReadResponse) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{23}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReadResponse) GetInfo() *FileInfo {
@@ -1564,7 +1681,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_guest_wire_agent_proto_msgTypes[24]
+	mi := &file_guest_wire_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1576,7 +1693,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[24]
+	mi := &file_guest_wire_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1589,7 +1706,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{24}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WriteRequest) GetHeader() *WriteHeader {
@@ -1625,7 +1742,7 @@ type WriteHeader struct {
 
 func (x *WriteHeader) Reset() {
 	*x = WriteHeader{}
-	mi := &file_guest_wire_agent_proto_msgTypes[25]
+	mi := &file_guest_wire_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1637,7 +1754,7 @@ func (x *WriteHeader) String() string {
 func (*WriteHeader) ProtoMessage() {}
 
 func (x *WriteHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[25]
+	mi := &file_guest_wire_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1650,7 +1767,7 @@ func (x *WriteHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteHeader.ProtoReflect.Descriptor instead.
 func (*WriteHeader) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{25}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WriteHeader) GetPath() []byte {
@@ -1690,7 +1807,7 @@ type WriteResponse struct {
 
 func (x *WriteResponse) Reset() {
 	*x = WriteResponse{}
-	mi := &file_guest_wire_agent_proto_msgTypes[26]
+	mi := &file_guest_wire_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1702,7 +1819,7 @@ func (x *WriteResponse) String() string {
 func (*WriteResponse) ProtoMessage() {}
 
 func (x *WriteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[26]
+	mi := &file_guest_wire_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1715,7 +1832,7 @@ func (x *WriteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteResponse.ProtoReflect.Descriptor instead.
 func (*WriteResponse) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{26}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WriteResponse) GetInfo() *FileInfo {
@@ -1736,7 +1853,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_guest_wire_agent_proto_msgTypes[27]
+	mi := &file_guest_wire_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1748,7 +1865,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[27]
+	mi := &file_guest_wire_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1761,7 +1878,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{27}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListRequest) GetPath() []byte {
@@ -1794,7 +1911,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_guest_wire_agent_proto_msgTypes[28]
+	mi := &file_guest_wire_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1806,7 +1923,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[28]
+	mi := &file_guest_wire_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1819,7 +1936,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{28}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListResponse) GetEntries() []*FileInfo {
@@ -1839,7 +1956,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_guest_wire_agent_proto_msgTypes[29]
+	mi := &file_guest_wire_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +1968,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[29]
+	mi := &file_guest_wire_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +1981,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{29}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StatRequest) GetPath() []byte {
@@ -1890,7 +2007,7 @@ type StatResponse struct {
 
 func (x *StatResponse) Reset() {
 	*x = StatResponse{}
-	mi := &file_guest_wire_agent_proto_msgTypes[30]
+	mi := &file_guest_wire_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1902,7 +2019,7 @@ func (x *StatResponse) String() string {
 func (*StatResponse) ProtoMessage() {}
 
 func (x *StatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[30]
+	mi := &file_guest_wire_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1915,7 +2032,7 @@ func (x *StatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatResponse.ProtoReflect.Descriptor instead.
 func (*StatResponse) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{30}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StatResponse) GetInfo() *FileInfo {
@@ -1937,7 +2054,7 @@ type MkdirRequest struct {
 
 func (x *MkdirRequest) Reset() {
 	*x = MkdirRequest{}
-	mi := &file_guest_wire_agent_proto_msgTypes[31]
+	mi := &file_guest_wire_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1949,7 +2066,7 @@ func (x *MkdirRequest) String() string {
 func (*MkdirRequest) ProtoMessage() {}
 
 func (x *MkdirRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[31]
+	mi := &file_guest_wire_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1962,7 +2079,7 @@ func (x *MkdirRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MkdirRequest.ProtoReflect.Descriptor instead.
 func (*MkdirRequest) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{31}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *MkdirRequest) GetPath() []byte {
@@ -2002,7 +2119,7 @@ type MkdirResponse struct {
 
 func (x *MkdirResponse) Reset() {
 	*x = MkdirResponse{}
-	mi := &file_guest_wire_agent_proto_msgTypes[32]
+	mi := &file_guest_wire_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2014,7 +2131,7 @@ func (x *MkdirResponse) String() string {
 func (*MkdirResponse) ProtoMessage() {}
 
 func (x *MkdirResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[32]
+	mi := &file_guest_wire_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2027,7 +2144,7 @@ func (x *MkdirResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MkdirResponse.ProtoReflect.Descriptor instead.
 func (*MkdirResponse) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{32}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *MkdirResponse) GetInfo() *FileInfo {
@@ -2048,7 +2165,7 @@ type MoveRequest struct {
 
 func (x *MoveRequest) Reset() {
 	*x = MoveRequest{}
-	mi := &file_guest_wire_agent_proto_msgTypes[33]
+	mi := &file_guest_wire_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2060,7 +2177,7 @@ func (x *MoveRequest) String() string {
 func (*MoveRequest) ProtoMessage() {}
 
 func (x *MoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[33]
+	mi := &file_guest_wire_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2073,7 +2190,7 @@ func (x *MoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveRequest.ProtoReflect.Descriptor instead.
 func (*MoveRequest) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{33}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *MoveRequest) GetFrom() []byte {
@@ -2106,7 +2223,7 @@ type MoveResponse struct {
 
 func (x *MoveResponse) Reset() {
 	*x = MoveResponse{}
-	mi := &file_guest_wire_agent_proto_msgTypes[34]
+	mi := &file_guest_wire_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2235,7 @@ func (x *MoveResponse) String() string {
 func (*MoveResponse) ProtoMessage() {}
 
 func (x *MoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[34]
+	mi := &file_guest_wire_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2248,7 @@ func (x *MoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveResponse.ProtoReflect.Descriptor instead.
 func (*MoveResponse) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{34}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *MoveResponse) GetInfo() *FileInfo {
@@ -2152,7 +2269,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_guest_wire_agent_proto_msgTypes[35]
+	mi := &file_guest_wire_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2164,7 +2281,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[35]
+	mi := &file_guest_wire_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2177,7 +2294,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{35}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RemoveRequest) GetPath() []byte {
@@ -2209,7 +2326,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_guest_wire_agent_proto_msgTypes[36]
+	mi := &file_guest_wire_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2338,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[36]
+	mi := &file_guest_wire_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2351,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{36}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{39}
 }
 
 type WatchRequest struct {
@@ -2248,7 +2365,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_guest_wire_agent_proto_msgTypes[37]
+	mi := &file_guest_wire_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2260,7 +2377,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[37]
+	mi := &file_guest_wire_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2273,7 +2390,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{37}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchRequest) GetPath() []byte {
@@ -2308,7 +2425,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_guest_wire_agent_proto_msgTypes[38]
+	mi := &file_guest_wire_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2320,7 +2437,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[38]
+	mi := &file_guest_wire_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2333,7 +2450,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{38}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchResponse) GetPath() []byte {
@@ -2367,7 +2484,7 @@ type ArchiveRequest struct {
 
 func (x *ArchiveRequest) Reset() {
 	*x = ArchiveRequest{}
-	mi := &file_guest_wire_agent_proto_msgTypes[39]
+	mi := &file_guest_wire_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2379,7 +2496,7 @@ func (x *ArchiveRequest) String() string {
 func (*ArchiveRequest) ProtoMessage() {}
 
 func (x *ArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[39]
+	mi := &file_guest_wire_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2392,7 +2509,7 @@ func (x *ArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{39}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ArchiveRequest) GetPath() []byte {
@@ -2418,7 +2535,7 @@ type ArchiveResponse struct {
 
 func (x *ArchiveResponse) Reset() {
 	*x = ArchiveResponse{}
-	mi := &file_guest_wire_agent_proto_msgTypes[40]
+	mi := &file_guest_wire_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2430,7 +2547,7 @@ func (x *ArchiveResponse) String() string {
 func (*ArchiveResponse) ProtoMessage() {}
 
 func (x *ArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[40]
+	mi := &file_guest_wire_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +2560,7 @@ func (x *ArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{40}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ArchiveResponse) GetData() []byte {
@@ -2465,7 +2582,7 @@ type ExtractRequest struct {
 
 func (x *ExtractRequest) Reset() {
 	*x = ExtractRequest{}
-	mi := &file_guest_wire_agent_proto_msgTypes[41]
+	mi := &file_guest_wire_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2477,7 +2594,7 @@ func (x *ExtractRequest) String() string {
 func (*ExtractRequest) ProtoMessage() {}
 
 func (x *ExtractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[41]
+	mi := &file_guest_wire_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2490,7 +2607,7 @@ func (x *ExtractRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtractRequest.ProtoReflect.Descriptor instead.
 func (*ExtractRequest) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{41}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ExtractRequest) GetPath() []byte {
@@ -2529,7 +2646,7 @@ type ExtractResponse struct {
 
 func (x *ExtractResponse) Reset() {
 	*x = ExtractResponse{}
-	mi := &file_guest_wire_agent_proto_msgTypes[42]
+	mi := &file_guest_wire_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2541,7 +2658,7 @@ func (x *ExtractResponse) String() string {
 func (*ExtractResponse) ProtoMessage() {}
 
 func (x *ExtractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guest_wire_agent_proto_msgTypes[42]
+	mi := &file_guest_wire_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2554,7 +2671,7 @@ func (x *ExtractResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtractResponse.ProtoReflect.Descriptor instead.
 func (*ExtractResponse) Descriptor() ([]byte, []int) {
-	return file_guest_wire_agent_proto_rawDescGZIP(), []int{42}
+	return file_guest_wire_agent_proto_rawDescGZIP(), []int{45}
 }
 
 var File_guest_wire_agent_proto protoreflect.FileDescriptor
@@ -2598,13 +2715,19 @@ const file_guest_wire_agent_proto_rawDesc = "" +
 	"\tprocesses\x18\x06 \x01(\x03R\tprocesses\"4\n" +
 	"\x0fShutdownRequest\x12!\n" +
 	"\fgrace_millis\x18\x01 \x01(\x03R\vgraceMillis\"\x12\n" +
-	"\x10ShutdownResponse\"\x9b\x01\n" +
+	"\x10ShutdownResponse\"\x87\x01\n" +
 	"\n" +
 	"RunRequest\x126\n" +
 	"\x05start\x18\x01 \x01(\v2\x1e.caisson.guest.v1.StartProcessH\x00R\x05start\x129\n" +
-	"\x06attach\x18\x02 \x01(\v2\x1f.caisson.guest.v1.AttachProcessH\x00R\x06attach\x12\x12\n" +
-	"\x03ack\x18\x03 \x01(\x04H\x00R\x03ackB\x06\n" +
-	"\x04what\"\xcb\x02\n" +
+	"\x06attach\x18\x02 \x01(\v2\x1f.caisson.guest.v1.AttachProcessH\x00R\x06attachB\x06\n" +
+	"\x04what\"E\n" +
+	"\vRunResponse\x126\n" +
+	"\x06events\x18\x01 \x03(\v2\x1e.caisson.guest.v1.ProcessEventR\x06events\".\n" +
+	"\n" +
+	"AckRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
+	"\x03seq\x18\x02 \x01(\x04R\x03seq\"\r\n" +
+	"\vAckResponse\"\xcb\x02\n" +
 	"\fStartProcess\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04argv\x18\x02 \x03(\fR\x04argv\x12\x14\n" +
@@ -2737,9 +2860,10 @@ const file_guest_wire_agent_proto_rawDesc = "" +
 	"\tConfigure\x12\".caisson.guest.v1.ConfigureRequest\x1a#.caisson.guest.v1.ConfigureResponse\x12N\n" +
 	"\aMetrics\x12 .caisson.guest.v1.MetricsRequest\x1a!.caisson.guest.v1.MetricsResponse\x12Q\n" +
 	"\bShutdown\x12!.caisson.guest.v1.ShutdownRequest\x1a\".caisson.guest.v1.ShutdownResponse\x12E\n" +
-	"\x04Ping\x12\x1d.caisson.guest.v1.PingRequest\x1a\x1e.caisson.guest.v1.PingResponse2\xba\x02\n" +
-	"\tProcesses\x12G\n" +
-	"\x03Run\x12\x1c.caisson.guest.v1.RunRequest\x1a\x1e.caisson.guest.v1.ProcessEvent(\x010\x01\x12J\n" +
+	"\x04Ping\x12\x1d.caisson.guest.v1.PingRequest\x1a\x1e.caisson.guest.v1.PingResponse2\xfb\x02\n" +
+	"\tProcesses\x12D\n" +
+	"\x03Run\x12\x1c.caisson.guest.v1.RunRequest\x1a\x1d.caisson.guest.v1.RunResponse0\x01\x12B\n" +
+	"\x03Ack\x12\x1c.caisson.guest.v1.AckRequest\x1a\x1d.caisson.guest.v1.AckResponse\x12J\n" +
 	"\x05Stdin\x12\x1e.caisson.guest.v1.StdinRequest\x1a\x1f.caisson.guest.v1.StdinResponse(\x01\x12K\n" +
 	"\x06Signal\x12\x1f.caisson.guest.v1.SignalRequest\x1a .caisson.guest.v1.SignalResponse\x12K\n" +
 	"\x06Resize\x12\x1f.caisson.guest.v1.ResizeRequest\x1a .caisson.guest.v1.ResizeResponse2\xfa\x05\n" +
@@ -2767,7 +2891,7 @@ func file_guest_wire_agent_proto_rawDescGZIP() []byte {
 	return file_guest_wire_agent_proto_rawDescData
 }
 
-var file_guest_wire_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_guest_wire_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_guest_wire_agent_proto_goTypes = []any{
 	(*ConfigureRequest)(nil),  // 0: caisson.guest.v1.ConfigureRequest
 	(*ConfigureResponse)(nil), // 1: caisson.guest.v1.ConfigureResponse
@@ -2778,100 +2902,106 @@ var file_guest_wire_agent_proto_goTypes = []any{
 	(*ShutdownRequest)(nil),   // 6: caisson.guest.v1.ShutdownRequest
 	(*ShutdownResponse)(nil),  // 7: caisson.guest.v1.ShutdownResponse
 	(*RunRequest)(nil),        // 8: caisson.guest.v1.RunRequest
-	(*StartProcess)(nil),      // 9: caisson.guest.v1.StartProcess
-	(*TtySize)(nil),           // 10: caisson.guest.v1.TtySize
-	(*AttachProcess)(nil),     // 11: caisson.guest.v1.AttachProcess
-	(*ProcessEvent)(nil),      // 12: caisson.guest.v1.ProcessEvent
-	(*Started)(nil),           // 13: caisson.guest.v1.Started
-	(*Exit)(nil),              // 14: caisson.guest.v1.Exit
-	(*StdinRequest)(nil),      // 15: caisson.guest.v1.StdinRequest
-	(*StdinResponse)(nil),     // 16: caisson.guest.v1.StdinResponse
-	(*SignalRequest)(nil),     // 17: caisson.guest.v1.SignalRequest
-	(*SignalResponse)(nil),    // 18: caisson.guest.v1.SignalResponse
-	(*ResizeRequest)(nil),     // 19: caisson.guest.v1.ResizeRequest
-	(*ResizeResponse)(nil),    // 20: caisson.guest.v1.ResizeResponse
-	(*FileInfo)(nil),          // 21: caisson.guest.v1.FileInfo
-	(*ReadRequest)(nil),       // 22: caisson.guest.v1.ReadRequest
-	(*ReadResponse)(nil),      // 23: caisson.guest.v1.ReadResponse
-	(*WriteRequest)(nil),      // 24: caisson.guest.v1.WriteRequest
-	(*WriteHeader)(nil),       // 25: caisson.guest.v1.WriteHeader
-	(*WriteResponse)(nil),     // 26: caisson.guest.v1.WriteResponse
-	(*ListRequest)(nil),       // 27: caisson.guest.v1.ListRequest
-	(*ListResponse)(nil),      // 28: caisson.guest.v1.ListResponse
-	(*StatRequest)(nil),       // 29: caisson.guest.v1.StatRequest
-	(*StatResponse)(nil),      // 30: caisson.guest.v1.StatResponse
-	(*MkdirRequest)(nil),      // 31: caisson.guest.v1.MkdirRequest
-	(*MkdirResponse)(nil),     // 32: caisson.guest.v1.MkdirResponse
-	(*MoveRequest)(nil),       // 33: caisson.guest.v1.MoveRequest
-	(*MoveResponse)(nil),      // 34: caisson.guest.v1.MoveResponse
-	(*RemoveRequest)(nil),     // 35: caisson.guest.v1.RemoveRequest
-	(*RemoveResponse)(nil),    // 36: caisson.guest.v1.RemoveResponse
-	(*WatchRequest)(nil),      // 37: caisson.guest.v1.WatchRequest
-	(*WatchResponse)(nil),     // 38: caisson.guest.v1.WatchResponse
-	(*ArchiveRequest)(nil),    // 39: caisson.guest.v1.ArchiveRequest
-	(*ArchiveResponse)(nil),   // 40: caisson.guest.v1.ArchiveResponse
-	(*ExtractRequest)(nil),    // 41: caisson.guest.v1.ExtractRequest
-	(*ExtractResponse)(nil),   // 42: caisson.guest.v1.ExtractResponse
-	nil,                       // 43: caisson.guest.v1.ConfigureRequest.EnvEntry
-	nil,                       // 44: caisson.guest.v1.StartProcess.EnvEntry
+	(*RunResponse)(nil),       // 9: caisson.guest.v1.RunResponse
+	(*AckRequest)(nil),        // 10: caisson.guest.v1.AckRequest
+	(*AckResponse)(nil),       // 11: caisson.guest.v1.AckResponse
+	(*StartProcess)(nil),      // 12: caisson.guest.v1.StartProcess
+	(*TtySize)(nil),           // 13: caisson.guest.v1.TtySize
+	(*AttachProcess)(nil),     // 14: caisson.guest.v1.AttachProcess
+	(*ProcessEvent)(nil),      // 15: caisson.guest.v1.ProcessEvent
+	(*Started)(nil),           // 16: caisson.guest.v1.Started
+	(*Exit)(nil),              // 17: caisson.guest.v1.Exit
+	(*StdinRequest)(nil),      // 18: caisson.guest.v1.StdinRequest
+	(*StdinResponse)(nil),     // 19: caisson.guest.v1.StdinResponse
+	(*SignalRequest)(nil),     // 20: caisson.guest.v1.SignalRequest
+	(*SignalResponse)(nil),    // 21: caisson.guest.v1.SignalResponse
+	(*ResizeRequest)(nil),     // 22: caisson.guest.v1.ResizeRequest
+	(*ResizeResponse)(nil),    // 23: caisson.guest.v1.ResizeResponse
+	(*FileInfo)(nil),          // 24: caisson.guest.v1.FileInfo
+	(*ReadRequest)(nil),       // 25: caisson.guest.v1.ReadRequest
+	(*ReadResponse)(nil),      // 26: caisson.guest.v1.ReadResponse
+	(*WriteRequest)(nil),      // 27: caisson.guest.v1.WriteRequest
+	(*WriteHeader)(nil),       // 28: caisson.guest.v1.WriteHeader
+	(*WriteResponse)(nil),     // 29: caisson.guest.v1.WriteResponse
+	(*ListRequest)(nil),       // 30: caisson.guest.v1.ListRequest
+	(*ListResponse)(nil),      // 31: caisson.guest.v1.ListResponse
+	(*StatRequest)(nil),       // 32: caisson.guest.v1.StatRequest
+	(*StatResponse)(nil),      // 33: caisson.guest.v1.StatResponse
+	(*MkdirRequest)(nil),      // 34: caisson.guest.v1.MkdirRequest
+	(*MkdirResponse)(nil),     // 35: caisson.guest.v1.MkdirResponse
+	(*MoveRequest)(nil),       // 36: caisson.guest.v1.MoveRequest
+	(*MoveResponse)(nil),      // 37: caisson.guest.v1.MoveResponse
+	(*RemoveRequest)(nil),     // 38: caisson.guest.v1.RemoveRequest
+	(*RemoveResponse)(nil),    // 39: caisson.guest.v1.RemoveResponse
+	(*WatchRequest)(nil),      // 40: caisson.guest.v1.WatchRequest
+	(*WatchResponse)(nil),     // 41: caisson.guest.v1.WatchResponse
+	(*ArchiveRequest)(nil),    // 42: caisson.guest.v1.ArchiveRequest
+	(*ArchiveResponse)(nil),   // 43: caisson.guest.v1.ArchiveResponse
+	(*ExtractRequest)(nil),    // 44: caisson.guest.v1.ExtractRequest
+	(*ExtractResponse)(nil),   // 45: caisson.guest.v1.ExtractResponse
+	nil,                       // 46: caisson.guest.v1.ConfigureRequest.EnvEntry
+	nil,                       // 47: caisson.guest.v1.StartProcess.EnvEntry
 }
 var file_guest_wire_agent_proto_depIdxs = []int32{
-	43, // 0: caisson.guest.v1.ConfigureRequest.env:type_name -> caisson.guest.v1.ConfigureRequest.EnvEntry
-	9,  // 1: caisson.guest.v1.RunRequest.start:type_name -> caisson.guest.v1.StartProcess
-	11, // 2: caisson.guest.v1.RunRequest.attach:type_name -> caisson.guest.v1.AttachProcess
-	44, // 3: caisson.guest.v1.StartProcess.env:type_name -> caisson.guest.v1.StartProcess.EnvEntry
-	10, // 4: caisson.guest.v1.StartProcess.tty:type_name -> caisson.guest.v1.TtySize
-	13, // 5: caisson.guest.v1.ProcessEvent.started:type_name -> caisson.guest.v1.Started
-	14, // 6: caisson.guest.v1.ProcessEvent.exit:type_name -> caisson.guest.v1.Exit
-	10, // 7: caisson.guest.v1.ResizeRequest.size:type_name -> caisson.guest.v1.TtySize
-	21, // 8: caisson.guest.v1.ReadResponse.info:type_name -> caisson.guest.v1.FileInfo
-	25, // 9: caisson.guest.v1.WriteRequest.header:type_name -> caisson.guest.v1.WriteHeader
-	21, // 10: caisson.guest.v1.WriteResponse.info:type_name -> caisson.guest.v1.FileInfo
-	21, // 11: caisson.guest.v1.ListResponse.entries:type_name -> caisson.guest.v1.FileInfo
-	21, // 12: caisson.guest.v1.StatResponse.info:type_name -> caisson.guest.v1.FileInfo
-	21, // 13: caisson.guest.v1.MkdirResponse.info:type_name -> caisson.guest.v1.FileInfo
-	21, // 14: caisson.guest.v1.MoveResponse.info:type_name -> caisson.guest.v1.FileInfo
-	0,  // 15: caisson.guest.v1.Agent.Configure:input_type -> caisson.guest.v1.ConfigureRequest
-	4,  // 16: caisson.guest.v1.Agent.Metrics:input_type -> caisson.guest.v1.MetricsRequest
-	6,  // 17: caisson.guest.v1.Agent.Shutdown:input_type -> caisson.guest.v1.ShutdownRequest
-	2,  // 18: caisson.guest.v1.Agent.Ping:input_type -> caisson.guest.v1.PingRequest
-	8,  // 19: caisson.guest.v1.Processes.Run:input_type -> caisson.guest.v1.RunRequest
-	15, // 20: caisson.guest.v1.Processes.Stdin:input_type -> caisson.guest.v1.StdinRequest
-	17, // 21: caisson.guest.v1.Processes.Signal:input_type -> caisson.guest.v1.SignalRequest
-	19, // 22: caisson.guest.v1.Processes.Resize:input_type -> caisson.guest.v1.ResizeRequest
-	22, // 23: caisson.guest.v1.Files.Read:input_type -> caisson.guest.v1.ReadRequest
-	24, // 24: caisson.guest.v1.Files.Write:input_type -> caisson.guest.v1.WriteRequest
-	27, // 25: caisson.guest.v1.Files.List:input_type -> caisson.guest.v1.ListRequest
-	29, // 26: caisson.guest.v1.Files.Stat:input_type -> caisson.guest.v1.StatRequest
-	31, // 27: caisson.guest.v1.Files.Mkdir:input_type -> caisson.guest.v1.MkdirRequest
-	33, // 28: caisson.guest.v1.Files.Move:input_type -> caisson.guest.v1.MoveRequest
-	35, // 29: caisson.guest.v1.Files.Remove:input_type -> caisson.guest.v1.RemoveRequest
-	37, // 30: caisson.guest.v1.Files.Watch:input_type -> caisson.guest.v1.WatchRequest
-	39, // 31: caisson.guest.v1.Files.Archive:input_type -> caisson.guest.v1.ArchiveRequest
-	41, // 32: caisson.guest.v1.Files.Extract:input_type -> caisson.guest.v1.ExtractRequest
-	1,  // 33: caisson.guest.v1.Agent.Configure:output_type -> caisson.guest.v1.ConfigureResponse
-	5,  // 34: caisson.guest.v1.Agent.Metrics:output_type -> caisson.guest.v1.MetricsResponse
-	7,  // 35: caisson.guest.v1.Agent.Shutdown:output_type -> caisson.guest.v1.ShutdownResponse
-	3,  // 36: caisson.guest.v1.Agent.Ping:output_type -> caisson.guest.v1.PingResponse
-	12, // 37: caisson.guest.v1.Processes.Run:output_type -> caisson.guest.v1.ProcessEvent
-	16, // 38: caisson.guest.v1.Processes.Stdin:output_type -> caisson.guest.v1.StdinResponse
-	18, // 39: caisson.guest.v1.Processes.Signal:output_type -> caisson.guest.v1.SignalResponse
-	20, // 40: caisson.guest.v1.Processes.Resize:output_type -> caisson.guest.v1.ResizeResponse
-	23, // 41: caisson.guest.v1.Files.Read:output_type -> caisson.guest.v1.ReadResponse
-	26, // 42: caisson.guest.v1.Files.Write:output_type -> caisson.guest.v1.WriteResponse
-	28, // 43: caisson.guest.v1.Files.List:output_type -> caisson.guest.v1.ListResponse
-	30, // 44: caisson.guest.v1.Files.Stat:output_type -> caisson.guest.v1.StatResponse
-	32, // 45: caisson.guest.v1.Files.Mkdir:output_type -> caisson.guest.v1.MkdirResponse
-	34, // 46: caisson.guest.v1.Files.Move:output_type -> caisson.guest.v1.MoveResponse
-	36, // 47: caisson.guest.v1.Files.Remove:output_type -> caisson.guest.v1.RemoveResponse
-	38, // 48: caisson.guest.v1.Files.Watch:output_type -> caisson.guest.v1.WatchResponse
-	40, // 49: caisson.guest.v1.Files.Archive:output_type -> caisson.guest.v1.ArchiveResponse
-	42, // 50: caisson.guest.v1.Files.Extract:output_type -> caisson.guest.v1.ExtractResponse
-	33, // [33:51] is the sub-list for method output_type
-	15, // [15:33] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	46, // 0: caisson.guest.v1.ConfigureRequest.env:type_name -> caisson.guest.v1.ConfigureRequest.EnvEntry
+	12, // 1: caisson.guest.v1.RunRequest.start:type_name -> caisson.guest.v1.StartProcess
+	14, // 2: caisson.guest.v1.RunRequest.attach:type_name -> caisson.guest.v1.AttachProcess
+	15, // 3: caisson.guest.v1.RunResponse.events:type_name -> caisson.guest.v1.ProcessEvent
+	47, // 4: caisson.guest.v1.StartProcess.env:type_name -> caisson.guest.v1.StartProcess.EnvEntry
+	13, // 5: caisson.guest.v1.StartProcess.tty:type_name -> caisson.guest.v1.TtySize
+	16, // 6: caisson.guest.v1.ProcessEvent.started:type_name -> caisson.guest.v1.Started
+	17, // 7: caisson.guest.v1.ProcessEvent.exit:type_name -> caisson.guest.v1.Exit
+	13, // 8: caisson.guest.v1.ResizeRequest.size:type_name -> caisson.guest.v1.TtySize
+	24, // 9: caisson.guest.v1.ReadResponse.info:type_name -> caisson.guest.v1.FileInfo
+	28, // 10: caisson.guest.v1.WriteRequest.header:type_name -> caisson.guest.v1.WriteHeader
+	24, // 11: caisson.guest.v1.WriteResponse.info:type_name -> caisson.guest.v1.FileInfo
+	24, // 12: caisson.guest.v1.ListResponse.entries:type_name -> caisson.guest.v1.FileInfo
+	24, // 13: caisson.guest.v1.StatResponse.info:type_name -> caisson.guest.v1.FileInfo
+	24, // 14: caisson.guest.v1.MkdirResponse.info:type_name -> caisson.guest.v1.FileInfo
+	24, // 15: caisson.guest.v1.MoveResponse.info:type_name -> caisson.guest.v1.FileInfo
+	0,  // 16: caisson.guest.v1.Agent.Configure:input_type -> caisson.guest.v1.ConfigureRequest
+	4,  // 17: caisson.guest.v1.Agent.Metrics:input_type -> caisson.guest.v1.MetricsRequest
+	6,  // 18: caisson.guest.v1.Agent.Shutdown:input_type -> caisson.guest.v1.ShutdownRequest
+	2,  // 19: caisson.guest.v1.Agent.Ping:input_type -> caisson.guest.v1.PingRequest
+	8,  // 20: caisson.guest.v1.Processes.Run:input_type -> caisson.guest.v1.RunRequest
+	10, // 21: caisson.guest.v1.Processes.Ack:input_type -> caisson.guest.v1.AckRequest
+	18, // 22: caisson.guest.v1.Processes.Stdin:input_type -> caisson.guest.v1.StdinRequest
+	20, // 23: caisson.guest.v1.Processes.Signal:input_type -> caisson.guest.v1.SignalRequest
+	22, // 24: caisson.guest.v1.Processes.Resize:input_type -> caisson.guest.v1.ResizeRequest
+	25, // 25: caisson.guest.v1.Files.Read:input_type -> caisson.guest.v1.ReadRequest
+	27, // 26: caisson.guest.v1.Files.Write:input_type -> caisson.guest.v1.WriteRequest
+	30, // 27: caisson.guest.v1.Files.List:input_type -> caisson.guest.v1.ListRequest
+	32, // 28: caisson.guest.v1.Files.Stat:input_type -> caisson.guest.v1.StatRequest
+	34, // 29: caisson.guest.v1.Files.Mkdir:input_type -> caisson.guest.v1.MkdirRequest
+	36, // 30: caisson.guest.v1.Files.Move:input_type -> caisson.guest.v1.MoveRequest
+	38, // 31: caisson.guest.v1.Files.Remove:input_type -> caisson.guest.v1.RemoveRequest
+	40, // 32: caisson.guest.v1.Files.Watch:input_type -> caisson.guest.v1.WatchRequest
+	42, // 33: caisson.guest.v1.Files.Archive:input_type -> caisson.guest.v1.ArchiveRequest
+	44, // 34: caisson.guest.v1.Files.Extract:input_type -> caisson.guest.v1.ExtractRequest
+	1,  // 35: caisson.guest.v1.Agent.Configure:output_type -> caisson.guest.v1.ConfigureResponse
+	5,  // 36: caisson.guest.v1.Agent.Metrics:output_type -> caisson.guest.v1.MetricsResponse
+	7,  // 37: caisson.guest.v1.Agent.Shutdown:output_type -> caisson.guest.v1.ShutdownResponse
+	3,  // 38: caisson.guest.v1.Agent.Ping:output_type -> caisson.guest.v1.PingResponse
+	9,  // 39: caisson.guest.v1.Processes.Run:output_type -> caisson.guest.v1.RunResponse
+	11, // 40: caisson.guest.v1.Processes.Ack:output_type -> caisson.guest.v1.AckResponse
+	19, // 41: caisson.guest.v1.Processes.Stdin:output_type -> caisson.guest.v1.StdinResponse
+	21, // 42: caisson.guest.v1.Processes.Signal:output_type -> caisson.guest.v1.SignalResponse
+	23, // 43: caisson.guest.v1.Processes.Resize:output_type -> caisson.guest.v1.ResizeResponse
+	26, // 44: caisson.guest.v1.Files.Read:output_type -> caisson.guest.v1.ReadResponse
+	29, // 45: caisson.guest.v1.Files.Write:output_type -> caisson.guest.v1.WriteResponse
+	31, // 46: caisson.guest.v1.Files.List:output_type -> caisson.guest.v1.ListResponse
+	33, // 47: caisson.guest.v1.Files.Stat:output_type -> caisson.guest.v1.StatResponse
+	35, // 48: caisson.guest.v1.Files.Mkdir:output_type -> caisson.guest.v1.MkdirResponse
+	37, // 49: caisson.guest.v1.Files.Move:output_type -> caisson.guest.v1.MoveResponse
+	39, // 50: caisson.guest.v1.Files.Remove:output_type -> caisson.guest.v1.RemoveResponse
+	41, // 51: caisson.guest.v1.Files.Watch:output_type -> caisson.guest.v1.WatchResponse
+	43, // 52: caisson.guest.v1.Files.Archive:output_type -> caisson.guest.v1.ArchiveResponse
+	45, // 53: caisson.guest.v1.Files.Extract:output_type -> caisson.guest.v1.ExtractResponse
+	35, // [35:54] is the sub-list for method output_type
+	16, // [16:35] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_guest_wire_agent_proto_init() }
@@ -2882,9 +3012,8 @@ func file_guest_wire_agent_proto_init() {
 	file_guest_wire_agent_proto_msgTypes[8].OneofWrappers = []any{
 		(*RunRequest_Start)(nil),
 		(*RunRequest_Attach)(nil),
-		(*RunRequest_Ack)(nil),
 	}
-	file_guest_wire_agent_proto_msgTypes[12].OneofWrappers = []any{
+	file_guest_wire_agent_proto_msgTypes[15].OneofWrappers = []any{
 		(*ProcessEvent_Started)(nil),
 		(*ProcessEvent_Stdout)(nil),
 		(*ProcessEvent_Stderr)(nil),
@@ -2896,7 +3025,7 @@ func file_guest_wire_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guest_wire_agent_proto_rawDesc), len(file_guest_wire_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   45,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   3,
 		},
