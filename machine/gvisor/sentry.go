@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-sandbox/caisson"
+	"github.com/caisson-sandbox/caisson/internal/procfs"
 	"github.com/caisson-sandbox/caisson/machine"
 	"github.com/caisson-sandbox/caisson/machine/gvisor/wire"
 )
@@ -139,11 +140,11 @@ func (m *sentry) Stats(ctx context.Context) (machine.Stats, error) {
 	default:
 	}
 	s := machine.Stats{PID: m.pid}
-	for _, pid := range descendants(m.pid) {
-		pss, rss := memoryOf(pid)
+	for _, pid := range procfs.Descendants(m.pid) {
+		pss, rss := procfs.Memory(pid)
 		s.MemoryPSS += pss
 		s.MemoryRSS += rss
-		s.CPU += cpuOf(pid)
+		s.CPU += procfs.CPU(pid)
 	}
 	return s, nil
 }
@@ -196,61 +197,4 @@ func oomKills(cgroups []string) uint64 {
 		}
 	}
 	return n
-}
-
-// descendants lists pid and every process below it.
-func descendants(pid int) []int {
-	all := []int{pid}
-	for i := 0; i < len(all) && len(all) < 100_000; i++ {
-		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", all[i]))
-		for _, t := range threads {
-			b, _ := os.ReadFile(t)
-			for _, f := range strings.Fields(string(b)) {
-				if n, err := strconv.Atoi(f); err == nil {
-					all = append(all, n)
-				}
-			}
-		}
-	}
-	return all
-}
-
-// memoryOf reads the proportional and the resident set size of a process, in bytes; 0 where it cannot.
-func memoryOf(pid int) (pss, rss int64) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
-	if err != nil {
-		return 0, 0
-	}
-	defer f.Close()
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		w := strings.Fields(sc.Text())
-		if len(w) < 2 {
-			continue
-		}
-		kb, _ := strconv.ParseInt(w[1], 10, 64)
-		switch w[0] {
-		case "Pss:":
-			pss = kb << 10
-		case "Rss:":
-			rss = kb << 10
-		}
-	}
-	return pss, rss
-}
-
-// cpuOf reads the processor time of a process.
-func cpuOf(pid int) time.Duration {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
-	}
-	_, rest, ok := strings.Cut(string(b), ") ")
-	w := strings.Fields(rest)
-	if !ok || len(w) < 13 {
-		return 0
-	}
-	const userHZ = 100
-	u, _ := strconv.ParseInt(w[11], 10, 64)
-	s, _ := strconv.ParseInt(w[12], 10, 64)
-	return time.Duration(u+s) * time.Second / userHZ
 }

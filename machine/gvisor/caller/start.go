@@ -58,7 +58,7 @@ func start(req wire.Request, next func(string)) (pid int, err error) {
 		ID:         req.ID,
 		Spec:       spec,
 		BundleDir:  bundleDir,
-		Cgroup:     limits{cpus: req.VCPUs, memory: uint64(req.MemoryMiB) << 20},
+		Cgroup:     limits{cpus: max(req.VCPUs, leastCPUs), memory: uint64(req.MemoryMiB) << 20},
 		MountHints: &boot.PodMountHints{},
 		GoferMountConfs: specutils.GoferMountConfFlags{
 			{Lower: specutils.Erofs, Upper: specutils.AnonOverlay, Size: strconv.Itoa(req.DiskMiB) + "m"},
