@@ -19,9 +19,10 @@ const (
 	SocketFile  = "shim.sock" // the shim listens here
 	LogFile     = "shim.log"  // the shim's own slog output (JSON), ≤ 8 MiB
 	ConsoleFile = "console.log"
-	CommandsDir = "log"     // command transcripts, log/CMD/
-	MachineDir  = "machine" // machine.Spec.Dir, emptied at each start
-	DiskDir     = "disk"    // saved writable layer: disk/current/ when there is one
+	CommandsDir = "log"         // command transcripts, log/CMD/
+	MachineDir  = "machine"     // machine.Spec.Dir, emptied at each start
+	DiskDir     = "disk"        // saved writable layers: disk/N/ was saved at the end of life N; the highest N is the disk
+	StatusFile  = "status.json" // the last Status as JSON, written before the shim ends
 )
 
 // Config starts a shim: `caisson-shim DIR`, with DIR/shim.json holding this. Descriptor 3 is a pipe on which the shim
@@ -44,3 +45,9 @@ type Config struct {
 	// LogCapBytes bounds what is kept of one command's output once its live readers have it; default 64 MiB.
 	LogCapBytes int64 `json:"log_cap_bytes,omitempty"`
 }
+
+// HintHeader is the metadata of an error that says what to do about it.
+const HintHeader = "caisson-hint"
+
+// DialProtocol is the protocol that GET /dial upgrades to.
+const DialProtocol = "caisson-dial"
