@@ -3,7 +3,7 @@
 //
 // The driver does not link gVisor. It starts the executable caisson-sentry, which makes one library call and ends, and
 // which the library starts again as the sentry. The sentry then becomes a child of the driver's process (a child
-// subreaper, which New sets), so that its real exit status is known. A pipe held by the driver is the sentry's lifeline:
+// subreaper from the first Start on), so that its real exit status is known. A pipe held by the driver is the sentry's lifeline:
 // when the driver's process ends, the sentry exits.
 //
 // The writable layer lives in the sentry, its pages in an unlinked file of the machine's directory: [machine.DiskMachine].
@@ -21,6 +21,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -45,11 +46,13 @@ type Config struct {
 // Driver makes gVisor machines.
 type Driver struct{ sentry string }
 
-// New makes the driver. It turns this process into a child subreaper.
-func New(c Config) *Driver {
+// New makes the driver.
+func New(c Config) *Driver { return &Driver{sentry: c.Sentry} }
+
+// subreaper makes this process the parent of the sentries it starts, whose caller ends before them.
+var subreaper = sync.OnceFunc(func() {
 	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // fails on no kernel that can run gVisor
-	return &Driver{sentry: c.Sentry}
-}
+})
 
 // Info implements machine.Driver.
 func (d *Driver) Info() machine.Info {
@@ -87,6 +90,7 @@ func (d *Driver) Check(ctx context.Context) error {
 func (d *Driver) Start(ctx context.Context, s machine.Spec) (machine.Machine, error) {
 	const op = "start machine"
 	defer s.Link.File.Close()
+	subreaper()
 	rd, wr, err := os.Pipe()
 	if err != nil {
 		return nil, caisson.E(caisson.Exhausted, op, s.ID, "no descriptors left", err)
