@@ -138,7 +138,8 @@ type GuestMetrics struct {
 	DiskUsed      int64
 	DiskTotal     int64
 	Processes     int
-	HostMemoryPSS int64 // shim and machine on the host, bytes; 0 if unknown
+	HostMemoryPSS int64         // shim and machine on the host, bytes; 0 if unknown
+	LastSpawn     time.Duration // how long the agent took to start the last command
 }
 
 // Guest is the inside of one sandbox. Paths are absolute or relative to the user's home.

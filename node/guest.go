@@ -354,7 +354,7 @@ func (g *guest) Metrics(ctx context.Context) (caisson.GuestMetrics, error) {
 	m := res.Msg
 	return caisson.GuestMetrics{
 		Time: time.Now(), CPUSeconds: m.CpuSeconds, MemoryUsed: m.MemoryUsed, MemoryTotal: m.MemoryTotal, DiskUsed: m.DiskUsed,
-		DiskTotal: m.DiskTotal, Processes: int(m.Processes), HostMemoryPSS: m.HostMemoryPss,
+		DiskTotal: m.DiskTotal, Processes: int(m.Processes), HostMemoryPSS: m.HostMemoryPss, LastSpawn: time.Duration(m.SpawnNanos),
 	}, nil
 }
 

@@ -302,6 +302,9 @@ func (s shimService) Metrics(ctx context.Context, _ *connect.Request[wire.Metric
 		CpuSeconds: g.CpuSeconds, MemoryUsed: g.MemoryUsed, MemoryTotal: g.MemoryTotal,
 		DiskUsed: g.DiskUsed, DiskTotal: g.DiskTotal, Processes: g.Processes,
 	}
+	if d, err := a.Ping(ctx); err == nil {
+		res.SpawnNanos = max(int64(d), 0)
+	}
 	if st, err := (*s.machine.Load()).Stats(ctx); err == nil {
 		own, _ := procfs.Memory(os.Getpid())
 		res.HostMemoryPss = st.MemoryPSS + own

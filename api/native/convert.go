@@ -112,4 +112,9 @@ func serverEventOut(e caisson.Event) v1.Event {
 }
 
 // metricsOut maps what a sandbox uses.
-func metricsOut(m caisson.GuestMetrics) v1.Metrics { return v1.Metrics(m) }
+func metricsOut(m caisson.GuestMetrics) v1.Metrics {
+	return v1.Metrics{
+		Time: m.Time, CPUSeconds: m.CPUSeconds, MemoryUsed: m.MemoryUsed, MemoryTotal: m.MemoryTotal, DiskUsed: m.DiskUsed, DiskTotal: m.DiskTotal,
+		Processes: m.Processes, LastSpawn: m.LastSpawn.Seconds(), HostMemoryPSS: m.HostMemoryPSS,
+	}
+}

@@ -73,5 +73,6 @@ type Metrics struct {
 	DiskUsed      int64     `json:"disk_used" doc:"Writable layer in use, bytes."`
 	DiskTotal     int64     `json:"disk_total" doc:"Writable layer, bytes."`
 	Processes     int       `json:"processes" doc:"Processes in the guest."`
+	LastSpawn     float64   `json:"last_spawn_seconds,omitempty" doc:"How long the agent took to start the last command, in seconds."`
 	HostMemoryPSS int64     `json:"host_memory_pss,omitempty" doc:"Memory of the shim and the machine on the host, bytes (proportional set size); absent if unknown."`
 }

@@ -678,6 +678,7 @@ type MetricsResponse struct {
 	DiskTotal     int64                  `protobuf:"varint,5,opt,name=disk_total,json=diskTotal,proto3" json:"disk_total,omitempty"`
 	Processes     int64                  `protobuf:"varint,6,opt,name=processes,proto3" json:"processes,omitempty"`
 	HostMemoryPss int64                  `protobuf:"varint,7,opt,name=host_memory_pss,json=hostMemoryPss,proto3" json:"host_memory_pss,omitempty"`
+	SpawnNanos    int64                  `protobuf:"varint,8,opt,name=spawn_nanos,json=spawnNanos,proto3" json:"spawn_nanos,omitempty"` // of the last process start, inside
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -757,6 +758,13 @@ func (x *MetricsResponse) GetProcesses() int64 {
 func (x *MetricsResponse) GetHostMemoryPss() int64 {
 	if x != nil {
 		return x.HostMemoryPss
+	}
+	return 0
+}
+
+func (x *MetricsResponse) GetSpawnNanos() int64 {
+	if x != nil {
+		return x.SpawnNanos
 	}
 	return 0
 }
@@ -1875,7 +1883,7 @@ const file_shim_wire_shim_proto_rawDesc = "" +
 	"disk_saved\x18\x01 \x01(\bR\tdiskSaved\"\r\n" +
 	"\vKillRequest\"\x0e\n" +
 	"\fKillResponse\"\x10\n" +
-	"\x0eMetricsRequest\"\xf8\x01\n" +
+	"\x0eMetricsRequest\"\x99\x02\n" +
 	"\x0fMetricsResponse\x12\x1f\n" +
 	"\vcpu_seconds\x18\x01 \x01(\x01R\n" +
 	"cpuSeconds\x12\x1f\n" +
@@ -1886,7 +1894,9 @@ const file_shim_wire_shim_proto_rawDesc = "" +
 	"\n" +
 	"disk_total\x18\x05 \x01(\x03R\tdiskTotal\x12\x1c\n" +
 	"\tprocesses\x18\x06 \x01(\x03R\tprocesses\x12&\n" +
-	"\x0fhost_memory_pss\x18\a \x01(\x03R\rhostMemoryPss\"\xa9\x02\n" +
+	"\x0fhost_memory_pss\x18\a \x01(\x03R\rhostMemoryPss\x12\x1f\n" +
+	"\vspawn_nanos\x18\b \x01(\x03R\n" +
+	"spawnNanos\"\xa9\x02\n" +
 	"\x04Spec\x12\x12\n" +
 	"\x04argv\x18\x01 \x03(\fR\x04argv\x12\x14\n" +
 	"\x05shell\x18\x02 \x01(\fR\x05shell\x12\x10\n" +
