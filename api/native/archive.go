@@ -16,7 +16,7 @@ func (s *server) archiveRoutes() {
 	addStream(s, caisson.ScopeRead, route{id: "readArchive", method: http.MethodGet, path: path, tag: tag, summary: "Read a tree as a tar stream", errors: []int{409},
 		produces: map[string]*huma.MediaType{v1.MediaTar: media(binary())},
 		text:     "Entries are below the path's base name; modes, owners and links are kept. A stream that cannot be completed is cut."},
-		func(ctx context.Context, p caisson.Principal, in *filePath, w http.ResponseWriter, r *http.Request) error {
+		func(ctx context.Context, p caisson.Principal, in *FilePath, w http.ResponseWriter, r *http.Request) error {
 			if err := in.check("read archive"); err != nil {
 				return err
 			}
@@ -42,7 +42,7 @@ func (s *server) archiveRoutes() {
 	addStream(s, caisson.ScopeWrite, route{id: "writeArchive", method: http.MethodPut, path: path, tag: tag, summary: "Unpack a tar stream", status: http.StatusNoContent, errors: []int{409},
 		body: rawBody("A tar stream (ustar, pax or GNU), of any size.", v1.MediaTar, v1.MediaBytes),
 		text: "Unpacks below the directory. Entries cannot leave it. What was unpacked before an error stays."},
-		func(ctx context.Context, p caisson.Principal, in *filePath, w http.ResponseWriter, r *http.Request) error {
+		func(ctx context.Context, p caisson.Principal, in *FilePath, w http.ResponseWriter, r *http.Request) error {
 			if err := in.check("write archive"); err != nil {
 				return err
 			}

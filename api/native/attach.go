@@ -19,13 +19,13 @@ import (
 )
 
 type attachInput struct {
-	commandPath
+	CommandPath
 	From uint64 `query:"from" doc:"Number of the first event wanted; 0 and 1: the start." default:"0"`
 }
 
 // attach joins a WebSocket to a command: two loops, one for each direction, and a third that looks whether the peer lives.
 func (s *server) attach(ctx context.Context, p caisson.Principal, in *attachInput, w http.ResponseWriter, r *http.Request) error {
-	g, id, err := s.command(ctx, p, in.commandPath)
+	g, id, err := s.command(ctx, p, in.CommandPath)
 	if err != nil {
 		return err
 	}

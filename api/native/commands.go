@@ -16,12 +16,12 @@ import (
 	v1 "github.com/caisson-sandbox/caisson/api/v1"
 )
 
-type commandPath struct {
-	sandboxPath
+type CommandPath struct {
+	SandboxPath
 	Command string `path:"command" doc:"The command's id." maxLength:"32"`
 }
 
-func (c commandPath) id() (caisson.CommandID, error) {
+func (c CommandPath) id() (caisson.CommandID, error) {
 	id := caisson.CommandID(c.Command)
 	if !id.Valid() {
 		return "", caisson.E(caisson.NotFound, "command", clip(c.Command, 32), "there is no such command", nil).
@@ -31,7 +31,7 @@ func (c commandPath) id() (caisson.CommandID, error) {
 }
 
 type runInput struct {
-	sandboxPath
+	SandboxPath
 	Body v1.CommandCreate
 }
 
@@ -39,7 +39,7 @@ type commandsOutput struct{ Body v1.CommandList }
 type commandOutput struct{ Body v1.Command }
 
 type outputInput struct {
-	commandPath
+	CommandPath
 	From   uint64 `query:"from" doc:"Number of the first event wanted; 0 and 1: the start. To go on, one more than the last number seen." default:"0"`
 	Follow bool   `query:"follow" doc:"Go on until the command ends; else end with what is there." default:"false"`
 	LastID string `header:"Last-Event-ID" doc:"Set by browsers that reconnect to server-sent events: from is one more." maxLength:"20"`
@@ -167,7 +167,7 @@ func (c *collected) text() (text, b64 string) {
 	return "", base64.StdEncoding.EncodeToString(c.b)
 }
 
-func (s *server) listCommands(ctx context.Context, p caisson.Principal, in *sandboxPath) (*commandsOutput, error) {
+func (s *server) listCommands(ctx context.Context, p caisson.Principal, in *SandboxPath) (*commandsOutput, error) {
 	g, err := s.guest(ctx, p, in.ID)
 	if err != nil {
 		return nil, err
@@ -184,7 +184,7 @@ func (s *server) listCommands(ctx context.Context, p caisson.Principal, in *sand
 }
 
 // command opens the sandbox of a command and checks the id.
-func (s *server) command(ctx context.Context, p caisson.Principal, in commandPath) (caisson.Guest, caisson.CommandID, error) {
+func (s *server) command(ctx context.Context, p caisson.Principal, in CommandPath) (caisson.Guest, caisson.CommandID, error) {
 	id, err := in.id()
 	if err != nil {
 		return nil, "", err
@@ -194,7 +194,7 @@ func (s *server) command(ctx context.Context, p caisson.Principal, in commandPat
 	return g, id, err
 }
 
-func (s *server) getCommand(ctx context.Context, p caisson.Principal, in *commandPath) (*commandOutput, error) {
+func (s *server) getCommand(ctx context.Context, p caisson.Principal, in *CommandPath) (*commandOutput, error) {
 	g, id, err := s.command(ctx, p, *in)
 	if err != nil {
 		return nil, err
@@ -215,7 +215,7 @@ func (s *server) output(ctx context.Context, p caisson.Principal, in *outputInpu
 		}
 		in.From = last + 1
 	}
-	g, id, err := s.command(ctx, p, in.commandPath)
+	g, id, err := s.command(ctx, p, in.CommandPath)
 	if err != nil {
 		return err
 	}

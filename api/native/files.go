@@ -16,14 +16,14 @@ import (
 	v1 "github.com/caisson-sandbox/caisson/api/v1"
 )
 
-// filePath is the query of everything about one path. Any bytes but NUL may be in it, percent-encoded.
-type filePath struct {
-	sandboxPath
+// FilePath is the query of everything about one path. Any bytes but NUL may be in it, percent-encoded.
+type FilePath struct {
+	SandboxPath
 	Path string `query:"path" doc:"Absolute, or relative to the user's home. Bytes that are not UTF-8 are percent-encoded." required:"true" minLength:"1" maxLength:"4096"`
 	User string `query:"user" doc:"Whose rights are used: a name or uid[:gid]; default: the sandbox's user." maxLength:"256"`
 }
 
-func (f filePath) check(op string) error { return checkPath(op, f.Path) }
+func (f FilePath) check(op string) error { return checkPath(op, f.Path) }
 
 func checkPath(op, path string) error {
 	switch {
@@ -38,18 +38,18 @@ func checkPath(op, path string) error {
 }
 
 type readInput struct {
-	filePath
+	FilePath
 	Range string `header:"Range" doc:"One range of bytes: bytes=0-99, bytes=100-, bytes=-50." maxLength:"128"`
 }
 
 type writeInput struct {
-	filePath
+	FilePath
 	Mode    string `query:"mode" doc:"Permission bits in octal; default: what the file has, else 0644." pattern:"^0?[0-7]{1,4}$"`
 	Parents bool   `query:"parents" doc:"Make missing parent directories." default:"false"`
 }
 
 type removeInput struct {
-	filePath
+	FilePath
 	Recursive bool `query:"recursive" doc:"Remove a directory with all that is in it." default:"false"`
 }
 

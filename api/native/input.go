@@ -9,17 +9,17 @@ import (
 )
 
 type stdinInput struct {
-	commandPath
+	CommandPath
 	Close bool `query:"close" doc:"Close stdin at the end of the body." default:"false"`
 }
 
 type signalInput struct {
-	commandPath
+	CommandPath
 	Body v1.Signal
 }
 
 type resizeInput struct {
-	commandPath
+	CommandPath
 	Body v1.TTY
 }
 
@@ -32,7 +32,7 @@ func (s *server) stdinRoutes() {
 	add(s, caisson.ScopeWrite, route{id: "signalCommand", method: http.MethodPost, path: one + "/signal", tag: tag, summary: "Send a signal", status: http.StatusNoContent, errors: []int{409},
 		text: "To the command's process group."},
 		func(ctx context.Context, p caisson.Principal, in *signalInput) (*struct{}, error) {
-			g, id, err := s.command(ctx, p, in.commandPath)
+			g, id, err := s.command(ctx, p, in.CommandPath)
 			if err != nil {
 				return nil, err
 			}
@@ -43,7 +43,7 @@ func (s *server) stdinRoutes() {
 		})
 	add(s, caisson.ScopeWrite, route{id: "resizeCommand", method: http.MethodPost, path: one + "/resize", tag: tag, summary: "Resize a terminal", status: http.StatusNoContent, errors: []int{409}},
 		func(ctx context.Context, p caisson.Principal, in *resizeInput) (*struct{}, error) {
-			g, id, err := s.command(ctx, p, in.commandPath)
+			g, id, err := s.command(ctx, p, in.CommandPath)
 			if err != nil {
 				return nil, err
 			}
@@ -59,7 +59,7 @@ origin is refused. Closing the socket does not end the command.`}, s.attach)
 }
 
 func (s *server) stdin(ctx context.Context, p caisson.Principal, in *stdinInput, w http.ResponseWriter, r *http.Request) error {
-	g, id, err := s.command(ctx, p, in.commandPath)
+	g, id, err := s.command(ctx, p, in.CommandPath)
 	if err != nil {
 		return err
 	}

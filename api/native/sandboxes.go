@@ -14,8 +14,8 @@ import (
 	v1 "github.com/caisson-sandbox/caisson/api/v1"
 )
 
-// sandboxPath is the path parameter of everything below a sandbox.
-type sandboxPath struct {
+// SandboxPath is the path parameter of everything below a sandbox.
+type SandboxPath struct {
 	ID string `path:"id" doc:"The sandbox's id or name." maxLength:"64"`
 }
 
@@ -78,14 +78,14 @@ func (s *server) sandboxRoutes() {
 	add(s, caisson.ScopeRead, route{id: "listSandboxes", method: http.MethodGet, path: "/v1/sandboxes", tag: tag, summary: "List sandboxes", anyQuery: true,
 		text: "Newest first, in pages. `metadata.KEY=VALUE` (any number of them) shows those whose metadata has that entry."}, s.listSandboxes)
 	add(s, caisson.ScopeRead, route{id: "getSandbox", method: http.MethodGet, path: one, tag: tag, summary: "Get a sandbox"},
-		func(ctx context.Context, p caisson.Principal, in *sandboxPath) (*sandboxBody, error) {
+		func(ctx context.Context, p caisson.Principal, in *SandboxPath) (*sandboxBody, error) {
 			return one1(ctx, in.ID, func(id string) (caisson.Sandbox, error) { return s.cfg.Sandboxes.Get(ctx, p.Team, id) })
 		})
 	add(s, caisson.ScopeWrite, route{id: "updateSandbox", method: http.MethodPatch, path: one, tag: tag, summary: "Change a sandbox", errors: []int{409},
 		text: "Fields that are absent stay as they are."}, s.updateSandbox)
 	add(s, caisson.ScopeWrite, route{id: "deleteSandbox", method: http.MethodDelete, path: one, tag: tag, summary: "Delete a sandbox", status: http.StatusNoContent, errors: []int{504},
 		text: "Works in every state, and answers when nothing is left of it."},
-		func(ctx context.Context, p caisson.Principal, in *sandboxPath) (*struct{}, error) {
+		func(ctx context.Context, p caisson.Principal, in *SandboxPath) (*struct{}, error) {
 			requestOf(ctx).onSandbox(in.ID)
 			return nil, s.cfg.Sandboxes.Delete(ctx, p.Team, in.ID)
 		})
@@ -93,7 +93,7 @@ func (s *server) sandboxRoutes() {
 		text: "Boots a stopped sandbox with the disk it had. A running one is returned as it is."}, s.startSandbox)
 	add(s, caisson.ScopeWrite, route{id: "stopSandbox", method: http.MethodPost, path: one + "/stop", tag: tag, summary: "Stop a sandbox", errors: []int{409, 504},
 		text: "Ends all commands and keeps the disk. A stopped one is returned as it is."},
-		func(ctx context.Context, p caisson.Principal, in *sandboxPath) (*sandboxBody, error) {
+		func(ctx context.Context, p caisson.Principal, in *SandboxPath) (*sandboxBody, error) {
 			return one1(ctx, in.ID, func(id string) (caisson.Sandbox, error) { return s.cfg.Sandboxes.Stop(ctx, p.Team, id) })
 		})
 	add(s, caisson.ScopeRead, route{id: "getSandboxMetrics", method: http.MethodGet, path: one + "/metrics", tag: tag, summary: "See what a sandbox uses", errors: []int{409},
@@ -156,7 +156,7 @@ func (s *server) listSandboxes(ctx context.Context, p caisson.Principal, in *lis
 }
 
 type updateInput struct {
-	sandboxPath
+	SandboxPath
 	Body v1.SandboxPatch
 }
 
@@ -172,7 +172,7 @@ func (s *server) updateSandbox(ctx context.Context, p caisson.Principal, in *upd
 	return one1(ctx, in.ID, func(id string) (caisson.Sandbox, error) { return s.cfg.Sandboxes.Update(ctx, p.Team, id, patch) })
 }
 
-func (s *server) startSandbox(ctx context.Context, p caisson.Principal, in *sandboxPath) (*sandboxOutput, error) {
+func (s *server) startSandbox(ctx context.Context, p caisson.Principal, in *SandboxPath) (*sandboxOutput, error) {
 	start := time.Now()
 	requestOf(ctx).onSandbox(in.ID)
 	box, timing, err := s.cfg.Sandboxes.Start(ctx, p.Team, in.ID)
@@ -185,7 +185,7 @@ func (s *server) startSandbox(ctx context.Context, p caisson.Principal, in *sand
 
 type metricsOutput struct{ Body v1.Metrics }
 
-func (s *server) sandboxMetrics(ctx context.Context, p caisson.Principal, in *sandboxPath) (*metricsOutput, error) {
+func (s *server) sandboxMetrics(ctx context.Context, p caisson.Principal, in *SandboxPath) (*metricsOutput, error) {
 	g, err := s.guest(ctx, p, in.ID)
 	if err != nil {
 		return nil, err

@@ -9,22 +9,22 @@ import (
 )
 
 type listFilesInput struct {
-	filePath
+	FilePath
 	Depth int `query:"depth" doc:"How deep to go; 1: the directory's own entries." default:"1" minimum:"1" maximum:"64"`
 }
 
 type watchInput struct {
-	filePath
+	FilePath
 	Recursive bool `query:"recursive" doc:"Watch all directories below, too." default:"false"`
 }
 
 type mkdirInput struct {
-	sandboxPath
+	SandboxPath
 	Body v1.Mkdir
 }
 
 type moveInput struct {
-	sandboxPath
+	SandboxPath
 	Body v1.Move
 }
 
@@ -35,7 +35,7 @@ func (s *server) treeRoutes() {
 	const tag, path = "files", "/v1/sandboxes/{id}/files"
 	add(s, caisson.ScopeRead, route{id: "listFiles", method: http.MethodGet, path: path + "/list", tag: tag, summary: "List a directory", errors: []int{409}}, s.listFiles)
 	add(s, caisson.ScopeRead, route{id: "statFile", method: http.MethodGet, path: path + "/stat", tag: tag, summary: "Describe a file", errors: []int{409}},
-		func(ctx context.Context, p caisson.Principal, in *filePath) (*fileOutput, error) {
+		func(ctx context.Context, p caisson.Principal, in *FilePath) (*fileOutput, error) {
 			if err := in.check("stat file"); err != nil {
 				return nil, err
 			}
