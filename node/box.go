@@ -299,4 +299,3 @@ func lastStatus(dir string) *wire.Status {
 	}
 	return st
 }
-

@@ -1,17 +1,17 @@
 // Package lifecycle says what may follow what in the life of a sandbox. It is pure: no clock, no context, no I/O.
 //
-//	        Create              Started
-//	 (none) ──────▶ creating ─────────────▶ running ◀───────────────────────┐
-//	                 │    │                  │  │  │                         │
-//	    StartFailed  │    │ Interrupted      │  │  │ Exited                  │ Started
-//	       ┌─────────┘    └──▶ failed ◀──────┘  │  └──────────┐              │
-//	       │                     │ │   Ended    │ Stop        │              │
-//	       │                     │ │            ▼             ▼    Start     │
-//	       │                     │ └─Stop─▶ stopping ─────▶ stopped ──────▶ waking
-//	       │                     │              Stopped        ▲              ▲ │
-//	       ▼                     └────────────── Start ────────│──────────────┘ │
-//	    deleting ──▶ (none)                                    └────────────────┘
-//	            Deleted                                    StartFailed, Interrupted
+//	       Create              Started
+//	(none) ──────▶ creating ─────────────▶ running ◀───────────────────────┐
+//	                │    │                  │  │  │                         │
+//	   StartFailed  │    │ Interrupted      │  │  │ Exited                  │ Started
+//	      ┌─────────┘    └──▶ failed ◀──────┘  │  └──────────┐              │
+//	      │                     │ │   Ended    │ Stop        │              │
+//	      │                     │ │            ▼             ▼    Start     │
+//	      │                     │ └─Stop─▶ stopping ─────▶ stopped ──────▶ waking
+//	      │                     │              Stopped        ▲              ▲ │
+//	      ▼                     └────────────── Start ────────│──────────────┘ │
+//	   deleting ──▶ (none)                                    └────────────────┘
+//	           Deleted                                    StartFailed, Interrupted
 //
 // Delete and Expire lead from every state to deleting, and the only way out of deleting is Deleted. StopFailed leads from
 // stopping back to running. Ended leads from every state that has a machine to failed. What already is as asked (Start of a

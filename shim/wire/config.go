@@ -1,3 +1,5 @@
+// Package wire is the protocol between a node and the shim of a sandbox: the calls, generated from shim.proto, and the files of
+// the sandbox's directory that both know.
 package wire
 
 // Protocol is the version of this protocol; it changes when an older side could not go on.
