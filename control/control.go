@@ -51,9 +51,8 @@ type Control struct {
 	keys  *keys
 	feed  *events
 
-	ready    chan struct{} // closed when reconciled
-	readyErr error
-	rearm    chan struct{} // an end of life may have changed
+	ready chan struct{} // closed when reconciled
+	rearm chan struct{} // an end of life may have changed
 
 	admission sync.Mutex // from the view of the memory to the row that takes it
 

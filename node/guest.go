@@ -133,7 +133,6 @@ type eventStream struct {
 	st     *connect.ServerStreamForClient[wire.OutputResponse]
 	events []*wire.Event
 	last   uint64
-	ended  bool
 	record caisson.EventStream
 
 	close sync.Once

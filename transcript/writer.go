@@ -25,7 +25,6 @@ type segment struct {
 	mem         []byte // instead of a file
 	inMemory    bool
 	dropped     bool
-	readers     int // that stand in it
 }
 
 // Writer records one command. Append may be called by several goroutines; so may everything else.

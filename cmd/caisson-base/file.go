@@ -91,7 +91,6 @@ type lsEntry struct {
 	name, path string
 	st         unix.Stat_t
 	link       string
-	linkOK     bool
 }
 
 func ls(c *call) int {
@@ -1090,7 +1089,7 @@ func chown(c *call) int {
 	uid, gid := -1, -1
 	owner, group, hasGroup := strings.Cut(o.args[0], ":")
 	if !hasGroup && strings.Contains(owner, ".") {
-		owner, group, hasGroup = strings.Cut(owner, ".")
+		owner, group, _ = strings.Cut(owner, ".")
 	}
 	if c.name == "chgrp" {
 		owner, group = "", o.args[0]

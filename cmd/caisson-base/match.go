@@ -153,7 +153,6 @@ type grepper struct {
 	before, after int
 	include, excl []string
 	exclDirs      []string
-	color         bool
 }
 
 func grep(c *call) int {

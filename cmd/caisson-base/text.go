@@ -354,7 +354,6 @@ func seekTail(f *os.File, n int64, bytewise bool) {
 func (c *call) follow(o *options) {
 	type state struct {
 		name string
-		f    *os.File
 		pos  int64
 	}
 	var files []*state

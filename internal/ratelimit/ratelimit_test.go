@@ -50,8 +50,13 @@ func TestNamesAreBounded(t *testing.T) {
 
 func TestGauge(t *testing.T) {
 	g := NewGauge(2)
-	if !g.Enter("a") || !g.Enter("a") || g.Enter("a") || !g.Enter("b") {
-		t.Fatal("wrong count")
+	for i, want := range []bool{true, true, false} {
+		if g.Enter("a") != want {
+			t.Fatalf("entry %d of a: not %v", i+1, want)
+		}
+	}
+	if !g.Enter("b") {
+		t.Fatal("b is kept out by a")
 	}
 	g.Leave("a")
 	if !g.Enter("a") {
