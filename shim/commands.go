@@ -45,10 +45,12 @@ func (s *shim) begin(r *wire.StartRequest) (w *transcript.Writer, first <-chan s
 		return nil, nil, err
 	}
 	began := make(chan struct{})
+	s.begun.Store(r.Id, began)
 	s.commands.Add(1)
 	go func() { // close waits for it
 		defer s.commands.Done()
 		defer s.running.Add(-1)
+		defer s.begun.Delete(r.Id)
 		s.run(w, r, began)
 	}()
 	return w, began, nil
@@ -225,8 +227,15 @@ func (s commandService) Get(_ context.Context, r *connect.Request[wire.GetReques
 	return connect.NewResponse(&wire.GetResponse{Command: commandOf(c)}), nil
 }
 
-// live refuses what only a running command can take.
-func (s *shim) live(op, id string) error {
+// live refuses what only a running command can take. Of one that is being started it waits for the agent to know it.
+func (s *shim) live(ctx context.Context, op, id string) error {
+	if began, ok := s.begun.Load(id); ok {
+		select {
+		case <-began.(chan struct{}):
+		case <-ctx.Done():
+			return encode(caisson.E(caisson.KindOf(ctx.Err()), op, id, "the command was still being started", context.Cause(ctx)))
+		}
+	}
 	c, err := s.record.Command(caisson.CommandID(id))
 	if err != nil {
 		return encode(err)
@@ -249,7 +258,7 @@ func (s commandService) Stdin(ctx context.Context, st *connect.ClientStream[wire
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the first message names the command"))
 	}
 	id := st.Msg().Id
-	if err := s.live("write stdin", id); err != nil {
+	if err := s.live(ctx, "write stdin", id); err != nil {
 		return nil, err
 	}
 	first := true
@@ -272,7 +281,7 @@ func (s commandService) Stdin(ctx context.Context, st *connect.ClientStream[wire
 func (s commandService) Signal(ctx context.Context, r *connect.Request[wire.SignalRequest]) (*connect.Response[wire.SignalResponse], error) {
 	a, err := s.guest()
 	if err == nil {
-		err = s.live("signal command", r.Msg.Id)
+		err = s.live(ctx, "signal command", r.Msg.Id)
 	}
 	if err != nil {
 		return nil, err
@@ -286,7 +295,7 @@ func (s commandService) Signal(ctx context.Context, r *connect.Request[wire.Sign
 func (s commandService) Resize(ctx context.Context, r *connect.Request[wire.ResizeRequest]) (*connect.Response[wire.ResizeResponse], error) {
 	a, err := s.guest()
 	if err == nil {
-		err = s.live("resize terminal", r.Msg.Id)
+		err = s.live(ctx, "resize terminal", r.Msg.Id)
 	}
 	if err != nil {
 		return nil, err

@@ -72,6 +72,7 @@ type shim struct {
 	gone     context.CancelCauseFunc
 	commands sync.WaitGroup
 	running  atomic.Int64
+	begun    sync.Map      // command id → chan struct{}, closed at the first event of a command that runs
 	finish   chan struct{} // closed when the shim shall end
 	once     sync.Once
 }
