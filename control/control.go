@@ -3,8 +3,8 @@
 //
 // The store's row is what is wanted and known, the node does the work. Every change of a row is a step of lifecycle.Next,
 // made by compare-and-set, so that a stale report of a node can never overwrite a newer life. Verbs of one sandbox are
-// made one after the other; Delete cancels the one that runs. A verb goes on when its caller has gone, for two minutes at
-// most.
+// made one after the other; Delete cancels the one that runs and goes before those that wait. A verb goes on when its caller
+// has gone, for two minutes at most (a stop for longer), and Run waits for it.
 //
 // Run is the loop: it reconciles rows with the node once, then follows what the node reports, deletes what has lived its
 // time, and sweeps what no row owns.
@@ -28,6 +28,7 @@ import (
 const (
 	verbLimit   = 2 * time.Minute  // of create, start and delete
 	stopLimit   = 11 * time.Minute // a stop may have to write out a large disk
+	stopGrace   = 10 * time.Second // for verbs that run when the server stops; then they are canceled
 	sweepEvery  = 5 * time.Minute
 	eventsKept  = 7 * 24 * time.Hour
 	expireBatch = 100
@@ -52,12 +53,21 @@ type Control struct {
 	feed  *events
 
 	ready chan struct{} // closed when reconciled
+	over  chan struct{} // closed when no more work is taken
 	rearm chan struct{} // an end of life may have changed
 
-	admission sync.Mutex // from the view of the memory to the row that takes it
+	ledger ledger
+	// gate is held for writing while the node is swept, and for reading while the row of a new life is written, so that a
+	// sweep knows every life that the node has been asked for.
+	gate sync.RWMutex
 
-	mu    sync.Mutex
-	verbs map[caisson.SandboxID]*verb
+	life context.Context // ends what still runs after stopGrace
+	kill context.CancelFunc
+
+	mu      sync.Mutex
+	verbs   map[caisson.SandboxID]*verb
+	closing bool
+	work    sync.WaitGroup // grows only under mu, while not closing
 }
 
 // New makes a Control. Run must be running for it to be ready.
@@ -69,9 +79,11 @@ func New(c Config) *Control {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	k := &Control{
-		cfg: c, log: c.Log, store: c.Store, node: c.Node, ready: make(chan struct{}), rearm: make(chan struct{}, 1),
+		cfg: c, log: c.Log, store: c.Store, node: c.Node, ready: make(chan struct{}), over: make(chan struct{}), rearm: make(chan struct{}, 1),
 		verbs: map[caisson.SandboxID]*verb{}, feed: &events{store: c.Store, change: make(chan struct{})},
+		ledger: ledger{mib: map[caisson.SandboxID]int{}},
 	}
+	k.life, k.kill = context.WithCancel(context.Background())
 	k.keys = newKeys(c.Store, c.Clock)
 	return k
 }
@@ -82,8 +94,13 @@ func (c *Control) Keys() caisson.Keys { return c.keys }
 // Events is the log of events.
 func (c *Control) Events() caisson.Events { return c.feed }
 
-// Ready says why the rows are not reconciled with the node yet; nil when they are.
+// Ready says why the rows are not reconciled with the node yet, or that the server stops; nil in between.
 func (c *Control) Ready(context.Context) error {
+	select {
+	case <-c.over:
+		return errStopping
+	default:
+	}
 	select {
 	case <-c.ready:
 		return nil
@@ -105,78 +122,6 @@ func (c *Control) TemplatesInUse(ctx context.Context) (map[string]bool, error) {
 		used[d] = true
 	}
 	return used, err
-}
-
-// verb serializes what is done to one sandbox.
-type verb struct {
-	work   sync.Mutex
-	users  int // that hold or want it; guarded by Control.mu
-	cancel context.CancelCauseFunc
-}
-
-// begin takes a sandbox for a verb. The context outlives the caller's, but not limit nor a Delete.
-func (c *Control) begin(ctx context.Context, id caisson.SandboxID, limit time.Duration) (context.Context, func()) {
-	c.mu.Lock()
-	v := c.verbs[id]
-	if v == nil {
-		v = &verb{}
-		c.verbs[id] = v
-	}
-	v.users++
-	c.mu.Unlock()
-	v.work.Lock()
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	ctx, cancel := context.WithCancelCause(ctx)
-	c.mu.Lock()
-	v.cancel = cancel
-	c.mu.Unlock()
-	return ctx, func() {
-		cancel(nil)
-		stop()
-		c.mu.Lock()
-		v.cancel = nil
-		v.users--
-		if v.users == 0 {
-			delete(c.verbs, id)
-		}
-		c.mu.Unlock()
-		v.work.Unlock()
-	}
-}
-
-// busy reports whether a verb of the sandbox runs.
-func (c *Control) busy(id caisson.SandboxID) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.verbs[id] != nil
-}
-
-func (c *Control) interrupt(id caisson.SandboxID, why error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if v := c.verbs[id]; v != nil && v.cancel != nil {
-		v.cancel(why)
-	}
-}
-
-// detached runs a verb to its end and returns early when the caller goes.
-func detached[T any](ctx context.Context, do func() (T, error)) (T, error) {
-	type result struct {
-		v   T
-		err error
-	}
-	done := make(chan result, 1)
-	go func() { // ends with the verb, which has a limit
-		v, err := do()
-		done <- result{v, err}
-	}()
-	select {
-	case r := <-done:
-		return r.v, r.err
-	case <-ctx.Done():
-		var none T
-		return none, context.Cause(ctx)
-	}
 }
 
 var eventTypes = map[caisson.State]string{
@@ -213,6 +158,7 @@ func (c *Control) move(ctx context.Context, sb caisson.Sandbox, e lifecycle.Even
 		return nil
 	}, evs...)
 	if err == nil {
+		c.ledger.account(out)
 		c.feed.wake()
 	}
 	return out, actions, err
@@ -252,8 +198,8 @@ func (c *Control) started(st node.Status) func(*caisson.Sandbox) {
 	}
 }
 
-// place admits a sandbox and chooses its driver, then takes the memory by take, all in one.
-func (c *Control) place(ctx context.Context, cfg caisson.SandboxConfig, take func(schedule.Driver) error) error {
+// place admits a sandbox, reserves its memory and chooses its driver; then take writes the row that has the memory.
+func (c *Control) place(ctx context.Context, id caisson.SandboxID, cfg caisson.SandboxConfig, take func(schedule.Driver) error) error {
 	info, err := c.node.Info(ctx)
 	if err != nil {
 		return err
@@ -262,22 +208,23 @@ func (c *Control) place(ctx context.Context, cfg caisson.SandboxConfig, take fun
 	for _, d := range info.Drivers {
 		v.Drivers = append(v.Drivers, schedule.Driver{Name: d.Name, Version: d.Version, Isolation: d.Isolation, Err: d.Err})
 	}
-	c.admission.Lock()
-	defer c.admission.Unlock()
-	all, err := c.store.Sandboxes().All(ctx)
+	mib := cfg.Resources.WithDefaults().MemoryMiB
+	var d schedule.Driver
+	err = c.ledger.reserve(id, mib, func(used int) error {
+		v.MemoryUsedMiB = used
+		d, err = schedule.Place(v, schedule.Request{Driver: cfg.Driver, MemoryMiB: mib})
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	for _, sb := range all {
-		if lifecycle.Live(sb.State) {
-			v.MemoryUsedMiB += sb.Config.Resources.MemoryMiB
-		}
-	}
-	d, err := schedule.Place(v, schedule.Request{Driver: cfg.Driver, MemoryMiB: cfg.Resources.MemoryMiB})
-	if err != nil {
+	c.gate.RLock()
+	defer c.gate.RUnlock()
+	if err := take(d); err != nil {
+		c.ledger.release(id)
 		return err
 	}
-	return take(d)
+	return nil
 }
 
 // subject adds the sandbox to an error that names none.

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -11,12 +12,21 @@ import (
 	"github.com/caisson-sandbox/caisson/node"
 )
 
-// Run is the loop; it ends with ctx.
+// Run is the loop; it ends with ctx, once the verbs that run have ended.
 func (c *Control) Run(ctx context.Context) error {
+	defer c.drain()
+	defer context.AfterFunc(ctx, c.refuse)()
 	// Watch before looking: what changes in between is seen twice, not never.
 	changes, err := c.node.Watch(ctx)
 	if err != nil {
 		return err
+	}
+	all, err := c.store.Sandboxes().All(ctx)
+	if err != nil {
+		return err
+	}
+	for _, sb := range all {
+		c.ledger.account(sb)
 	}
 	if err := c.reconcile(ctx); err != nil {
 		return err
@@ -29,13 +39,14 @@ func (c *Control) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// reconcile finishes what an earlier server began and takes over what the node has.
+// reconcile finishes what an earlier server began, takes over what the node has, and sweeps what no row owns. Sandboxes
+// that a verb works on, or has since the rows were read, are left for the next time.
 func (c *Control) reconcile(ctx context.Context) error {
 	rows, err := c.store.Sandboxes().All(ctx)
 	if err != nil {
 		return err
 	}
-	statuses, err := c.node.Statuses(ctx)
+	statuses, err := c.node.Statuses(ctx) // after the rows: what is missing here is not one that was made since
 	if err != nil {
 		return err
 	}
@@ -43,29 +54,54 @@ func (c *Control) reconcile(ctx context.Context) error {
 	for _, st := range statuses {
 		known[st.Sandbox] = st
 	}
-	keep := map[caisson.SandboxID]uint64{}
 	var g errgroup.Group
 	g.SetLimit(16)
 	for _, sb := range rows {
-		keep[sb.ID] = sb.Epoch
+		st := known[sb.ID]
+		if settled(sb, st) {
+			continue
+		}
 		g.Go(func() error {
-			if err := c.reconcileOne(ctx, sb, known[sb.ID]); err != nil {
+			wctx, end, ok := c.beginIdle(ctx, sb.ID, stopLimit)
+			if !ok {
+				return nil
+			}
+			defer end()
+			now, err := c.store.Sandboxes().Get(wctx, sb.ID)
+			if caisson.Is(err, caisson.NotFound) || err == nil && now.Revision != sb.Revision {
+				return nil
+			}
+			if err == nil {
+				err = c.reconcileOne(wctx, sb, st)
+			}
+			if err != nil {
 				c.log.Error("sandbox was not reconciled", "sandbox", sb.ID, "state", sb.State, "error", err)
 			}
 			return nil
 		})
 	}
 	g.Wait()
-	c.sweep(ctx, keep)
-	return nil
+	return c.sweep(ctx)
+}
+
+// settled reports whether a row and what the node knows agree.
+func settled(sb caisson.Sandbox, st node.Status) bool {
+	up := st.Phase == node.Up && st.Epoch == sb.Epoch
+	switch sb.State {
+	case caisson.Running:
+		return up
+	case caisson.Stopped, caisson.Failed:
+		return !up
+	}
+	return false
 }
 
 func (c *Control) reconcileOne(ctx context.Context, sb caisson.Sandbox, st node.Status) error {
 	up := st.Phase == node.Up && st.Epoch == sb.Epoch
 	switch sb.State {
 	case caisson.Running:
-		if up {
-			return nil
+		if st.Epoch == sb.Epoch && (st.Phase == node.Starting || st.Phase == node.Stopping) {
+			return nil // the node is at it
 		}
 		return c.lost(ctx, sb, st)
 	case caisson.Creating, caisson.Waking:
@@ -73,17 +109,21 @@ func (c *Control) reconcileOne(ctx context.Context, sb caisson.Sandbox, st node.
 			_, _, err := c.move(ctx, sb, lifecycle.Started, c.started(st))
 			return err
 		}
-		sb, actions, err := c.move(ctx, sb, lifecycle.Interrupted, func(r *caisson.Sandbox) { r.Reason = "the server ended while it started" })
+		_, actions, err := lifecycle.Next(sb.State, lifecycle.Interrupted)
 		if err != nil {
 			return err
 		}
-		for _, a := range actions {
+		for _, a := range actions { // before the row says so, or nobody comes again for it
 			if a == lifecycle.DeleteMachine {
 				err = c.node.Delete(ctx, sb.ID, sb.Epoch)
 			} else if _, err = c.node.Stop(ctx, sb.ID, sb.Epoch); caisson.Is(err, caisson.NotFound) {
 				err = nil
 			}
+			if err != nil {
+				return err
+			}
 		}
+		_, _, err = c.move(ctx, sb, lifecycle.Interrupted, func(r *caisson.Sandbox) { r.Reason = "the server ended while it started" })
 		return err
 	case caisson.Stopping:
 		if !up {
@@ -92,12 +132,10 @@ func (c *Control) reconcileOne(ctx context.Context, sb caisson.Sandbox, st node.
 		_, err := c.stop(ctx, sb)
 		return err
 	case caisson.Deleting:
-		return c.delete(ctx, sb.ID, lifecycle.Delete)
+		return c.remove(ctx, sb)
 	case caisson.Stopped, caisson.Failed:
-		if up {
-			_, err := c.node.Stop(ctx, sb.ID, sb.Epoch)
-			return err
-		}
+		_, err := c.node.Stop(ctx, sb.ID, sb.Epoch)
+		return err
 	}
 	return nil
 }
@@ -124,27 +162,60 @@ func (c *Control) lost(ctx context.Context, sb caisson.Sandbox, st node.Status) 
 	return err
 }
 
-// follow takes over what the node reports.
+// follow takes over what the node reports, and watches anew when a watch ends.
 func (c *Control) follow(ctx context.Context, changes <-chan node.Status) {
-	for st := range changes {
-		if st.Phase != node.Ended && st.Phase != node.Down {
-			continue
-		}
-		for try := 0; try < 5 && ctx.Err() == nil; try++ {
-			sb, err := c.store.Sandboxes().Get(ctx, st.Sandbox)
-			if err != nil || sb.Epoch != st.Epoch || sb.State != caisson.Running {
-				break // a verb is at work on it and sees it, or it is an older life
-			}
-			err = c.lost(ctx, sb, st)
-			if err == nil {
-				c.log.Warn("sandbox ended by itself", "sandbox", sb.ID, "epoch", sb.Epoch, "reason", st.Reason, "detail", st.Detail)
-				break
-			}
-			if !caisson.Is(err, caisson.Conflict) {
-				c.log.Error("the end of a sandbox was not recorded", "sandbox", sb.ID, "error", err)
-				time.Sleep(100 * time.Millisecond)
+	for {
+		for st := range changes {
+			if (st.Phase == node.Ended || st.Phase == node.Down) && c.enter() {
+				go func() { // drain waits for it: a verb that runs may be in its way
+					defer c.work.Done()
+					c.ended(ctx, st)
+				}()
 			}
 		}
+		for changes = nil; changes == nil; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second):
+			}
+			var err error
+			if changes, err = c.node.Watch(ctx); err != nil {
+				c.log.Error("the node cannot be watched", "error", err)
+				changes = nil
+			}
+		}
+		if err := c.reconcile(ctx); err != nil { // what happened while nobody watched
+			c.log.Error("reconcile failed", "error", err)
+		}
+	}
+}
+
+// ended takes the node's word that a life ended, after the verb that runs: before it, a create that is about to be recorded
+// would be recorded as running.
+func (c *Control) ended(ctx context.Context, st node.Status) {
+	wctx, end, err := c.begin(ctx, st.Sandbox, verbLimit, false)
+	if err != nil {
+		return // it is being deleted
+	}
+	defer end()
+	for try := 0; try < 5; try++ {
+		sb, err := c.store.Sandboxes().Get(wctx, st.Sandbox)
+		if err == nil && (sb.Epoch != st.Epoch || sb.State != caisson.Running) {
+			return // the verb saw it, or it is an older life
+		}
+		if err == nil {
+			err = c.lost(wctx, sb, st)
+		}
+		if err == nil {
+			c.log.Warn("sandbox ended by itself", "sandbox", sb.ID, "epoch", sb.Epoch, "reason", st.Reason, "detail", st.Detail)
+			return
+		}
+		if caisson.Is(err, caisson.NotFound) || ctx.Err() != nil {
+			return
+		}
+		c.log.Error("the end of a sandbox was not recorded", "sandbox", st.Sandbox, "error", err)
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
@@ -158,24 +229,32 @@ func (c *Control) rearmExpiry() {
 // expire deletes sandboxes at the end of their lifetime.
 func (c *Control) expire(ctx context.Context) {
 	for {
-		next := time.Hour
+		next := time.Minute // at most: clocks jump, hosts sleep
 		due, err := c.store.Sandboxes().Expiring(ctx, expireBatch)
 		if err != nil {
 			next = 10 * time.Second
 		}
 		now := c.cfg.Clock()
+		var g errgroup.Group
+		g.SetLimit(16)
+		var failed atomic.Bool
 		for _, sb := range due {
 			if left := sb.ExpiresAt.Sub(now); left > 0 {
 				next = min(next, left)
 				break
 			}
-			next = 10 * time.Second // a delete that failed is tried again
-			c.log.Info("sandbox has lived its time", "sandbox", sb.ID)
-			if err := c.delete(ctx, sb.ID, lifecycle.Expire); err != nil && !caisson.Is(err, caisson.NotFound) {
-				c.log.Error("an expired sandbox was not deleted", "sandbox", sb.ID, "error", err)
-			} else {
-				next = 0
-			}
+			next = 0
+			g.Go(func() error {
+				c.log.Info("sandbox has lived its time", "sandbox", sb.ID)
+				if err := c.delete(ctx, sb.ID, lifecycle.Expire); err != nil && !caisson.Is(err, caisson.NotFound) {
+					c.log.Error("an expired sandbox was not deleted", "sandbox", sb.ID, "error", err)
+					failed.Store(true)
+				}
+				return nil
+			})
+		}
+		if g.Wait(); failed.Load() {
+			next = 10 * time.Second // and again
 		}
 		t := time.NewTimer(next)
 		select {
@@ -198,27 +277,13 @@ func (c *Control) tend(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-			c.keys.flush(last)
-			cancel()
 			return
 		case <-flush.C:
 			c.keys.flush(ctx)
 		case <-t.C:
-			rows, err := c.store.Sandboxes().All(ctx)
-			if err != nil {
-				continue
+			if err := c.reconcile(ctx); err != nil {
+				c.log.Error("reconcile failed", "error", err)
 			}
-			keep := map[caisson.SandboxID]uint64{}
-			for _, sb := range rows {
-				keep[sb.ID] = sb.Epoch
-				if sb.State == caisson.Deleting && !c.busy(sb.ID) { // one that could not be finished
-					if err := c.delete(ctx, sb.ID, lifecycle.Delete); err != nil {
-						c.log.Error("a sandbox is still not deleted", "sandbox", sb.ID, "error", err)
-					}
-				}
-			}
-			c.sweep(ctx, keep)
 			if _, err := c.store.Events().Trim(ctx, c.cfg.Clock().Add(-eventsKept)); err != nil {
 				c.log.Error("old events were not trimmed", "error", err)
 			}
@@ -226,7 +291,18 @@ func (c *Control) tend(ctx context.Context) {
 	}
 }
 
-func (c *Control) sweep(ctx context.Context, keep map[caisson.SandboxID]uint64) {
+// sweep removes what no row owns. New lives wait for it.
+func (c *Control) sweep(ctx context.Context) error {
+	c.gate.Lock()
+	defer c.gate.Unlock()
+	rows, err := c.store.Sandboxes().All(ctx)
+	if err != nil {
+		return err
+	}
+	keep := make(map[caisson.SandboxID]uint64, len(rows))
+	for _, sb := range rows {
+		keep[sb.ID] = sb.Epoch
+	}
 	removed, err := c.node.Sweep(ctx, keep)
 	for _, r := range removed {
 		c.log.Warn("swept what no sandbox owns", "what", r)
@@ -234,4 +310,5 @@ func (c *Control) sweep(ctx context.Context, keep map[caisson.SandboxID]uint64) 
 	if err != nil {
 		c.log.Error("sweep failed", "error", err)
 	}
+	return nil
 }

@@ -17,6 +17,55 @@ import (
 // Create implements caisson.Sandboxes.
 func (c *Control) Create(ctx context.Context, team caisson.TeamID, cfg caisson.SandboxConfig, key string) (caisson.Sandbox, []caisson.Timing, error) {
 	const op = "create sandbox"
+	if err := c.Ready(ctx); err != nil {
+		return caisson.Sandbox{}, nil, err
+	}
+	if err := validate(cfg, key); err != nil {
+		return caisson.Sandbox{}, nil, err
+	}
+	type outcome struct {
+		sb      caisson.Sandbox
+		timings []caisson.Timing
+	}
+	out, err := detached(ctx, c, func() (outcome, error) {
+		sb, t, err := c.createOnce(ctx, op, team, cfg, idempotency(team, cfg, key))
+		return outcome{sb, t}, err
+	})
+	if err != nil {
+		return caisson.Sandbox{}, nil, subject(op, cfg.Name, err)
+	}
+	return out.sb, out.timings, nil
+}
+
+// createOnce gives what an idempotency key made. It waits for a create of the same key that runs; one that was interrupted
+// and never ran is made again.
+func (c *Control) createOnce(ctx context.Context, op string, team caisson.TeamID, cfg caisson.SandboxConfig, idem *store.IdempotencyKey) (caisson.Sandbox, []caisson.Timing, error) {
+	ctx = context.WithoutCancel(ctx) // begin gives limits
+	if idem == nil {
+		return c.create(ctx, op, team, cfg, nil)
+	}
+	// Not the form of an id, so no sandbox is meant.
+	kctx, end, err := c.begin(ctx, caisson.SandboxID("key/"+string(team)+"/"+idem.Key), 2*verbLimit, false)
+	if err != nil {
+		return caisson.Sandbox{}, nil, err
+	}
+	defer end()
+	sb, err := c.store.Sandboxes().Made(kctx, *idem)
+	switch {
+	case caisson.Is(err, caisson.NotFound):
+	case err != nil:
+		return sb, nil, err
+	case sb.State == caisson.Failed && sb.StartedAt.IsZero():
+		if err := c.delete(kctx, sb.ID, lifecycle.Delete); err != nil && !caisson.Is(err, caisson.NotFound) {
+			return sb, nil, err
+		}
+	default:
+		return sb, nil, nil
+	}
+	return c.create(kctx, op, team, cfg, idem)
+}
+
+func (c *Control) create(ctx context.Context, op string, team caisson.TeamID, cfg caisson.SandboxConfig, idem *store.IdempotencyKey) (caisson.Sandbox, []caisson.Timing, error) {
 	var timings []caisson.Timing
 	last := c.cfg.Clock()
 	lap := func(name string) {
@@ -24,18 +73,13 @@ func (c *Control) Create(ctx context.Context, team caisson.TeamID, cfg caisson.S
 		timings = append(timings, caisson.Timing{Name: name, Dur: now.Sub(last)})
 		last = now
 	}
-	if err := c.Ready(ctx); err != nil {
+	id := caisson.NewSandboxID()
+	// The verb is held before the row can be seen, so that nobody takes the row for one without a verb.
+	ctx, end, err := c.begin(ctx, id, verbLimit, false)
+	if err != nil {
 		return caisson.Sandbox{}, nil, err
 	}
-	if err := validate(cfg, key); err != nil {
-		return caisson.Sandbox{}, nil, err
-	}
-	idem := idempotency(team, cfg, key)
-	if idem != nil {
-		if sb, err := c.store.Sandboxes().Made(ctx, *idem); !caisson.Is(err, caisson.NotFound) {
-			return sb, nil, err
-		}
-	}
+	defer end()
 	if cfg.Template == "" {
 		cfg.Template = "base"
 	}
@@ -45,39 +89,29 @@ func (c *Control) Create(ctx context.Context, team caisson.TeamID, cfg caisson.S
 	}
 	cfg = withDefaults(cfg, t)
 	lap("template")
-	now := c.cfg.Clock().UTC()
-	sb := caisson.Sandbox{ID: caisson.NewSandboxID(), Team: team, Config: cfg, TemplateDigest: t.Digest, State: caisson.Creating, Epoch: 1}
+	sb := caisson.Sandbox{ID: id, Team: team, Config: cfg, TemplateDigest: t.Digest, State: caisson.Creating, Epoch: 1}
 	if cfg.MaxLifetime > 0 {
-		sb.ExpiresAt = now.Add(cfg.MaxLifetime)
+		sb.ExpiresAt = c.cfg.Clock().UTC().Add(cfg.MaxLifetime)
 	}
-	// The verb is held before the row can be seen, so that nobody takes the row for one without a verb.
-	wctx, end := c.begin(ctx, sb.ID, verbLimit)
 	made := true
-	err = c.place(wctx, cfg, func(d schedule.Driver) error {
+	err = c.place(ctx, id, cfg, func(d schedule.Driver) error {
+		lap("admission")
 		sb.Driver, sb.DriverVersion, sb.Isolation = d.Name, d.Version, d.Isolation
-		sb, made, err = c.store.Sandboxes().Create(wctx, sb, idem, caisson.Event{Type: "sandbox.created"})
+		sb, made, err = c.store.Sandboxes().Create(ctx, sb, idem, caisson.Event{Type: "sandbox.created"})
 		return err
 	})
 	if err != nil || !made {
-		end()
+		c.ledger.release(id)
 		return sb, nil, err
 	}
 	c.feed.wake()
 	c.rearmExpiry()
 	lap("record")
-	type outcome struct {
-		sb caisson.Sandbox
-		t  []caisson.Timing
-	}
-	out, err := detached(ctx, func() (outcome, error) {
-		defer end()
-		sb, t, err := c.boot(wctx, sb, op)
-		return outcome{sb, t}, err
-	})
+	sb, booting, err := c.boot(ctx, sb, op)
 	if err != nil {
-		return caisson.Sandbox{}, nil, subject(op, string(sb.ID), err)
+		return caisson.Sandbox{}, nil, subject(op, string(id), err)
 	}
-	return out.sb, append(timings, out.t...), nil
+	return sb, append(timings, booting...), nil
 }
 
 // boot starts the life that the row names. When it fails, nothing of a first life is left, and a later one is stopped.
@@ -85,15 +119,24 @@ func (c *Control) boot(ctx context.Context, sb caisson.Sandbox, op string) (cais
 	st, timings, err := c.node.Start(ctx, spec(sb))
 	if err == nil {
 		begin := c.cfg.Clock()
-		out, _, uerr := c.move(ctx, sb, lifecycle.Started, c.started(st))
+		// What comes too late to stop the start does not undo it.
+		out, _, uerr := c.move(context.WithoutCancel(ctx), sb, lifecycle.Started, c.started(st))
 		if uerr == nil {
 			return out, append(timings, caisson.Timing{Name: "commit", Dur: c.cfg.Clock().Sub(begin)}), nil
 		}
 		err = uerr
+		if sb.State == caisson.Waking { // or it runs on beside a row that says it is stopped
+			if _, serr := c.node.Stop(context.WithoutCancel(ctx), sb.ID, sb.Epoch); serr != nil {
+				c.log.Error("a machine without a record was not stopped", "sandbox", sb.ID, "error", serr)
+			}
+		}
 	}
 	c.log.Warn("start failed", "sandbox", sb.ID, "epoch", sb.Epoch, "error", err)
-	if cause := context.Cause(ctx); cause != nil && caisson.Is(cause, caisson.Canceled) {
+	if cause := context.Cause(ctx); errors.Is(cause, errDeleted) || errors.Is(cause, errStopping) {
 		err = cause
+	}
+	if h := (*caisson.Error)(nil); errors.As(err, &h) && h.Hint == "" && !caisson.Is(err, caisson.Canceled) {
+		err = caisson.Hintf(err, "`caisson doctor` checks this host; the server's log has the details")
 	}
 	uctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verbLimit)
 	defer cancel()
@@ -126,7 +169,8 @@ func (c *Control) remove(ctx context.Context, sb caisson.Sandbox, evs ...caisson
 		return err
 	}
 	err := c.store.Sandboxes().Delete(ctx, sb.ID, append(evs, caisson.Event{Type: "sandbox.deleted"})...)
-	if err == nil {
+	if err == nil || caisson.Is(err, caisson.NotFound) {
+		c.ledger.release(sb.ID)
 		c.feed.wake()
 	}
 	return err
@@ -202,34 +246,40 @@ func (c *Control) Start(ctx context.Context, team caisson.TeamID, idOrName strin
 	if err != nil {
 		return sb, nil, err
 	}
-	var timings []caisson.Timing
-	out, err := detached(ctx, func() (caisson.Sandbox, error) {
-		wctx, end := c.begin(ctx, sb.ID, verbLimit)
-		defer end()
-		sb, err := c.store.Sandboxes().Get(wctx, sb.ID)
-		if err != nil {
-			return sb, err
-		}
-		if _, actions, err := lifecycle.Next(sb.State, lifecycle.Start); err != nil || len(actions) == 0 {
-			return sb, err
-		}
-		cfg := sb.Config
-		cfg.Driver = sb.Driver
-		err = c.place(wctx, cfg, func(schedule.Driver) error {
-			sb, _, err = c.move(wctx, sb, lifecycle.Start, func(r *caisson.Sandbox) { r.Epoch++ })
-			return err
-		})
-		if err != nil {
-			return sb, err
-		}
-		sb, t, err := c.boot(wctx, sb, op)
-		timings = t
-		return sb, err
+	type outcome struct {
+		sb      caisson.Sandbox
+		timings []caisson.Timing
+	}
+	out, err := detached(ctx, c, func() (outcome, error) {
+		sb, t, err := c.start(ctx, op, sb.ID)
+		return outcome{sb, t}, err
+	})
+	return out.sb, out.timings, subject(op, idOrName, err)
+}
+
+func (c *Control) start(ctx context.Context, op string, id caisson.SandboxID) (caisson.Sandbox, []caisson.Timing, error) {
+	wctx, end, err := c.begin(ctx, id, verbLimit, false)
+	if err != nil {
+		return caisson.Sandbox{}, nil, err
+	}
+	defer end()
+	sb, err := c.store.Sandboxes().Get(wctx, id)
+	if err != nil {
+		return sb, nil, err
+	}
+	if _, actions, err := lifecycle.Next(sb.State, lifecycle.Start); err != nil || len(actions) == 0 {
+		return sb, nil, err
+	}
+	cfg := sb.Config
+	cfg.Driver = sb.Driver
+	err = c.place(wctx, id, cfg, func(schedule.Driver) error {
+		sb, _, err = c.move(wctx, sb, lifecycle.Start, func(r *caisson.Sandbox) { r.Epoch++ })
+		return err
 	})
 	if err != nil {
-		return out, nil, subject(op, idOrName, err)
+		return sb, nil, err
 	}
-	return out, timings, nil
+	return c.boot(wctx, sb, op)
 }
 
 // Stop implements caisson.Sandboxes.
@@ -239,8 +289,11 @@ func (c *Control) Stop(ctx context.Context, team caisson.TeamID, idOrName string
 	if err != nil {
 		return sb, err
 	}
-	out, err := detached(ctx, func() (caisson.Sandbox, error) {
-		wctx, end := c.begin(ctx, sb.ID, stopLimit)
+	out, err := detached(ctx, c, func() (caisson.Sandbox, error) {
+		wctx, end, err := c.begin(ctx, sb.ID, stopLimit, false)
+		if err != nil {
+			return sb, err
+		}
 		defer end()
 		sb, err := c.store.Sandboxes().Get(wctx, sb.ID)
 		if err != nil {
@@ -269,7 +322,7 @@ func (c *Control) stop(ctx context.Context, sb caisson.Sandbox) (caisson.Sandbox
 	case st.Phase == "ended":
 		c.move(uctx, sb, lifecycle.EndOf(st.Reason), func(r *caisson.Sandbox) { r.Reason = st.Reason })
 		return sb, err
-	case context.Cause(ctx) != nil && caisson.Is(context.Cause(ctx), caisson.Canceled):
+	case errors.Is(context.Cause(ctx), errDeleted):
 		return sb, context.Cause(ctx) // Delete goes on from here
 	}
 	c.move(uctx, sb, lifecycle.StopFailed, nil)
@@ -283,7 +336,7 @@ func (c *Control) Delete(ctx context.Context, team caisson.TeamID, idOrName stri
 	if err != nil {
 		return err
 	}
-	_, err = detached(ctx, func() (struct{}, error) { return struct{}{}, c.delete(ctx, sb.ID, lifecycle.Delete) })
+	_, err = detached(ctx, c, func() (struct{}, error) { return struct{}{}, c.delete(ctx, sb.ID, lifecycle.Delete) })
 	if caisson.Is(err, caisson.NotFound) {
 		return nil // another delete was first
 	}
@@ -291,13 +344,18 @@ func (c *Control) Delete(ctx context.Context, team caisson.TeamID, idOrName stri
 }
 
 func (c *Control) delete(ctx context.Context, id caisson.SandboxID, e lifecycle.Event) error {
-	c.interrupt(id, caisson.E(caisson.Canceled, "", string(id), "the sandbox was deleted meanwhile", nil))
-	wctx, end := c.begin(ctx, id, verbLimit)
+	wctx, end, err := c.begin(ctx, id, verbLimit, true)
+	if err != nil {
+		return err
+	}
 	defer end()
 	for {
 		sb, err := c.store.Sandboxes().Get(wctx, id)
 		if err != nil {
 			return err
+		}
+		if e == lifecycle.Expire && (sb.ExpiresAt.IsZero() || sb.ExpiresAt.After(c.cfg.Clock())) {
+			return nil // its lifetime was made longer meanwhile
 		}
 		sb, _, err = c.move(wctx, sb, e, nil)
 		if caisson.Is(err, caisson.Conflict) && wctx.Err() == nil {

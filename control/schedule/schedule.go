@@ -40,7 +40,10 @@ func Place(v View, r Request) (Driver, error) {
 	if err != nil {
 		return Driver{}, err
 	}
-	return d, admit(v, r)
+	if err := admit(v, r); err != nil {
+		return Driver{}, err
+	}
+	return d, nil
 }
 
 func driver(v View, name string) (Driver, error) {
