@@ -97,6 +97,7 @@ func (a *Agent) Serve(ctx context.Context, rpc, forward net.Listener) error {
 		stop()
 		forward.Close()
 		tasks.Wait()
+		a.procs.forgetAll()
 	}()
 	err := srv.Serve(rpc)
 	if errors.Is(err, http.ErrServerClosed) {

@@ -90,6 +90,16 @@ func (ps *processes) retire(p *process) {
 	}
 }
 
+// forgetAll lets go of output that nobody will take any more.
+func (ps *processes) forgetAll() {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for id, p := range ps.byID {
+		p.forget()
+		delete(ps.byID, id)
+	}
+}
+
 func (ps *processes) live() int {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

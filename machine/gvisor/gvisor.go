@@ -81,7 +81,7 @@ func (d *Driver) Check(ctx context.Context) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
 	if err := cmd.Run(); err != nil {
 		return caisson.E(caisson.Unavailable, op, "", "this user may not make user namespaces", err).
-			WithHint("run caisson as root, or allow them: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces=10000; on Ubuntu also kernel.apparmor_restrict_unprivileged_userns=0")
+			WithHint("run caisson as root, or outside a chroot (Linux makes no user namespace in one), or allow them: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces=10000; on Ubuntu also kernel.apparmor_restrict_unprivileged_userns=0")
 	}
 	return nil
 }

@@ -50,37 +50,27 @@ func start(req wire.Request, next func(string)) (pid int, err error) {
 	if err := stdio(); err != nil {
 		return 0, err
 	}
-	spec, err := writeBundle(req)
+	images, err := openImages(req)
 	if err != nil {
 		return 0, err
 	}
-	args := &sandbox.Args{
-		ID:         req.ID,
-		Spec:       spec,
-		BundleDir:  bundleDir,
-		Cgroup:     limits{cpus: max(req.VCPUs, leastCPUs), memory: uint64(req.MemoryMiB) << 20},
-		MountHints: &boot.PodMountHints{},
-		GoferMountConfs: specutils.GoferMountConfFlags{
-			{Lower: specutils.Erofs, Upper: specutils.AnonOverlay, Size: strconv.Itoa(req.DiskMiB) + "m"},
-			{Lower: specutils.Erofs, Upper: specutils.NoOverlay},
-		},
-		FSRestoreImagePath: req.DiskImage,
-	}
-	for _, image := range []string{req.Root, req.Agent} {
-		f, err := os.Open(image)
+	if req.DiskImage != "" { // the library opens it by name, perhaps from another root
+		wd, err := os.Getwd()
 		if err != nil {
-			return 0, fmt.Errorf("open image: %w", err)
+			return 0, err
 		}
-		args.IOFiles = append(args.IOFiles, f)
+		if req.DiskImage, err = filepath.Rel(wd, req.DiskImage); err != nil {
+			return 0, err
+		}
 	}
-	store, err := filestore()
-	if err != nil {
-		return 0, err
-	}
-	args.GoferFilestoreFiles = []*os.File{store}
-
 	next("sentry")
-	sb, err := sandbox.New(conf, args)
+	sb, err := newSentry(conf, req, images)
+	if errors.Is(err, unix.EPERM) && os.Geteuid() == 0 {
+		if err := leaveChroot(); err != nil {
+			return 0, fmt.Errorf("start sentry: no user namespace can be made here: %w", err)
+		}
+		sb, err = newSentry(conf, req, images)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("start sentry: %w%s", err, lastLog())
 	}
@@ -107,6 +97,52 @@ func start(req wire.Request, next func(string)) (pid int, err error) {
 	}
 	runtime.KeepAlive(sb)
 	return sb.Pid.Load(), nil
+}
+
+// openImages opens what the sentry maps.
+func openImages(req wire.Request) ([]*os.File, error) {
+	var all []*os.File
+	for _, image := range []string{req.Root, req.Agent} {
+		f, err := os.Open(image)
+		if err != nil {
+			return nil, fmt.Errorf("open image: %w", err)
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+// newSentry makes the sentry's process. It may be called again when it failed.
+func newSentry(conf *config.Config, req wire.Request, images []*os.File) (*sandbox.Sandbox, error) {
+	spec, err := writeBundle(req)
+	if err != nil {
+		return nil, err
+	}
+	args := &sandbox.Args{
+		ID:         req.ID,
+		Spec:       spec,
+		BundleDir:  bundleDir,
+		Cgroup:     limits{cpus: max(req.VCPUs, leastCPUs), memory: uint64(req.MemoryMiB) << 20},
+		MountHints: &boot.PodMountHints{},
+		GoferMountConfs: specutils.GoferMountConfFlags{
+			{Lower: specutils.Erofs, Upper: specutils.AnonOverlay, Size: strconv.Itoa(req.DiskMiB) + "m"},
+			{Lower: specutils.Erofs, Upper: specutils.NoOverlay},
+		},
+		FSRestoreImagePath: req.DiskImage,
+	}
+	for _, f := range images { // the library closes what it is given
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return nil, err
+		}
+		args.IOFiles = append(args.IOFiles, os.NewFile(uintptr(fd), f.Name()))
+	}
+	store, err := filestore()
+	if err != nil {
+		return nil, err
+	}
+	args.GoferFilestoreFiles = []*os.File{store}
+	return sandbox.New(conf, args)
 }
 
 const (
