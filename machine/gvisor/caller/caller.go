@@ -41,6 +41,12 @@ func Main(args []string) int {
 		return 2
 	}
 	answer := os.Stdout
+	if args[1] == "start" {
+		if err := leaveChroot(); err != nil {
+			json.NewEncoder(answer).Encode(wire.Response{Step: "leave chroot", Error: err.Error()})
+			return 1
+		}
+	}
 	res := call(args[1])
 	if err := json.NewEncoder(answer).Encode(res); err != nil || res.Error != "" {
 		return 1
@@ -73,6 +79,7 @@ func call(verb string) (res wire.Response) {
 	if err := json.NewDecoder(os.Stdin).Decode(&req); err != nil {
 		return wire.Response{Step: step, Error: err.Error()}
 	}
+	translate(&req)
 	var err error
 	if verb == "start" {
 		res.PID, err = start(req, next)

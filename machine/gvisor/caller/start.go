@@ -54,23 +54,8 @@ func start(req wire.Request, next func(string)) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if req.DiskImage != "" { // the library opens it by name, perhaps from another root
-		wd, err := os.Getwd()
-		if err != nil {
-			return 0, err
-		}
-		if req.DiskImage, err = filepath.Rel(wd, req.DiskImage); err != nil {
-			return 0, err
-		}
-	}
 	next("sentry")
 	sb, err := newSentry(conf, req, images)
-	if errors.Is(err, unix.EPERM) && os.Geteuid() == 0 {
-		if err := leaveChroot(); err != nil {
-			return 0, fmt.Errorf("start sentry: no user namespace can be made here: %w", err)
-		}
-		sb, err = newSentry(conf, req, images)
-	}
 	if err != nil {
 		return 0, fmt.Errorf("start sentry: %w%s", err, lastLog())
 	}
@@ -112,7 +97,7 @@ func openImages(req wire.Request) ([]*os.File, error) {
 	return all, nil
 }
 
-// newSentry makes the sentry's process. It may be called again when it failed.
+// newSentry makes the sentry's process.
 func newSentry(conf *config.Config, req wire.Request, images []*os.File) (*sandbox.Sandbox, error) {
 	spec, err := writeBundle(req)
 	if err != nil {
@@ -130,13 +115,7 @@ func newSentry(conf *config.Config, req wire.Request, images []*os.File) (*sandb
 		},
 		FSRestoreImagePath: req.DiskImage,
 	}
-	for _, f := range images { // the library closes what it is given
-		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-		if err != nil {
-			return nil, err
-		}
-		args.IOFiles = append(args.IOFiles, os.NewFile(uintptr(fd), f.Name()))
-	}
+	args.IOFiles = images
 	store, err := filestore()
 	if err != nil {
 		return nil, err
