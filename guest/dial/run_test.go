@@ -192,7 +192,7 @@ func TestStdin(t *testing.T) {
 		t.Fatal(err)
 	}
 	res.want(t, "exited", 0, strings.Repeat("x", size)+"end\n")
-	if _, err := r.Stdin(context.Background(), s.Id, func() ([]byte, bool, error) { return []byte("x"), true, nil }); !caisson.Is(err, caisson.NotFound) {
+	if _, err := r.Stdin(context.Background(), s.Id, func() ([]byte, bool, error) { return []byte("x"), true, nil }); !caisson.Is(err, caisson.NotFound) && !caisson.Is(err, caisson.Conflict) {
 		t.Errorf("stdin of a process that is gone: %v", err)
 	}
 }
