@@ -18,7 +18,8 @@ const (
 	ackEvery   = 256 << 10        // bytes of output between acknowledgements
 	ackEvents  = 256              // events between acknowledgements
 	ackLimit   = 30 * time.Second // for the agent to answer one
-	reattaches = 20               // after this many lost streams without one event between, the command is given up
+	reattaches = 20               // after this many lost streams and
+	giveUp     = 15 * time.Second // this long without one event between, the command is given up
 )
 
 // Run starts a process and hands its events to take, in order and each once, until the exit event. A lost stream is
@@ -28,6 +29,7 @@ func (c *Client) Run(ctx context.Context, start *wire.StartProcess, take func(*w
 	const op = "run command"
 	var last uint64
 	started := false
+	progress := time.Now()
 	for lost := 0; ; {
 		before := last
 		done, err := c.stream(ctx, start, started, &last, take)
@@ -48,16 +50,16 @@ func (c *Client) Run(ctx context.Context, start *wire.StartProcess, take func(*w
 			return Error(op, start.Id, err)
 		}
 		if last > before {
-			lost = 0
+			lost, progress = 0, time.Now()
 		}
-		if lost++; lost > reattaches {
+		if lost++; lost > reattaches && time.Since(progress) > giveUp {
 			return Error(op, start.Id, err)
 		}
 		// The start may have arrived though its answer did not: attach if the process exists.
 		started = started || last > 0 || code == connect.CodeAlreadyExists
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Duration(lost) * 10 * time.Millisecond):
+		case <-time.After(time.Duration(min(lost, reattaches)) * 10 * time.Millisecond):
 		}
 	}
 }
