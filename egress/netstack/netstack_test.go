@@ -140,20 +140,3 @@ func TestFilter(t *testing.T) {
 		}
 	}
 }
-
-// FuzzFrames: whatever the guest sends, the host goes on.
-func FuzzFrames(f *testing.F) {
-	f.Add(packet("10.0.2.2", "10.0.2.1", header.TCPProtocolNumber, 0, 20))
-	f.Add(packet("10.0.2.2", "8.8.8.8", header.UDPProtocolNumber, 0, 4))
-	f.Add([]byte{0x60})
-	s, fd := newStack(f)
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) == 0 || len(b) > 65520 {
-			return
-		}
-		unix.Write(fd, b)
-		var drain [1 << 16]byte
-		unix.Read(fd, drain[:])
-		s.Drops()
-	})
-}
