@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caisson-sandbox/caisson"
+	"github.com/caisson-sandbox/caisson/internal/durable"
 )
 
 const (
@@ -106,17 +107,7 @@ func writeJSON(dir, name string, v any) (err error) {
 		err = os.Rename(f.Name(), filepath.Join(dir, name))
 	}
 	if err == nil {
-		err = syncDir(dir)
+		err = durable.Dir(dir)
 	}
 	return err
-}
-
-// syncDir makes the names in dir durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caisson-sandbox/caisson"
 	"github.com/caisson-sandbox/caisson/image/rootfs"
+	"github.com/caisson-sandbox/caisson/internal/durable"
 )
 
 // Import makes a template from a root filesystem in tar form (plain, gzip or zstd) and gives it the name, taking it
@@ -104,7 +105,7 @@ func (s *Store) publish(ctx context.Context, op, name, temp string, t caisson.Te
 			return caisson.Template{}, failed(op, name, err)
 		}
 		s.images[t.Digest] = t
-		if err := syncDir(s.dir); err != nil {
+		if err := durable.Dir(s.dir); err != nil {
 			return caisson.Template{}, failed(op, name, err)
 		}
 	}

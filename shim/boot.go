@@ -19,6 +19,7 @@ import (
 	"github.com/caisson-sandbox/caisson/egress/netstack"
 	"github.com/caisson-sandbox/caisson/guest/dial"
 	guestwire "github.com/caisson-sandbox/caisson/guest/wire"
+	"github.com/caisson-sandbox/caisson/internal/durable"
 	"github.com/caisson-sandbox/caisson/internal/procfs"
 	"github.com/caisson-sandbox/caisson/machine"
 	"github.com/caisson-sandbox/caisson/shim/wire"
@@ -240,7 +241,7 @@ func saveDisk(ctx context.Context, m machine.Machine, epoch uint64) error {
 		err = os.Rename(tmp, name)
 	}
 	if err == nil {
-		err = syncDir(wire.DiskDir)
+		err = durable.Dir(wire.DiskDir)
 	}
 	if err != nil {
 		os.RemoveAll(tmp)
@@ -251,15 +252,6 @@ func saveDisk(ctx context.Context, m machine.Machine, epoch uint64) error {
 		os.RemoveAll(old)
 	}
 	return nil
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }
 
 // lastDisk is the newest saved layer, or "".

@@ -148,11 +148,17 @@ func (s fileService) List(ctx context.Context, r *connect.Request[guestwire.List
 	})
 }
 
-// one passes a call with one answer on.
-func one[Q, R any](ctx context.Context, op string, path []byte, q *connect.Request[Q], call func(context.Context, *connect.Request[Q]) (*connect.Response[R], error), info func(*R) error) (*connect.Response[R], error) {
+// one passes a call with one answer on; method names it, info checks its answer.
+func one[Q, R any](ctx context.Context, s fileService, op string, path []byte, q *connect.Request[Q],
+	method func(guestwire.FilesClient) func(context.Context, *connect.Request[Q]) (*connect.Response[R], error), info func(*R) error,
+) (*connect.Response[R], error) {
+	f, err := s.files()
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	res, err := call(ctx, connect.NewRequest(q.Msg))
+	res, err := method(f)(ctx, connect.NewRequest(q.Msg))
 	if err != nil {
 		return nil, fromAgent(op, string(path), err)
 	}
@@ -163,35 +169,27 @@ func one[Q, R any](ctx context.Context, op string, path []byte, q *connect.Reque
 }
 
 func (s fileService) Stat(ctx context.Context, r *connect.Request[guestwire.StatRequest]) (*connect.Response[guestwire.StatResponse], error) {
-	f, err := s.files()
-	if err != nil {
-		return nil, err
-	}
-	return one(ctx, "stat file", r.Msg.Path, r, f.Stat, func(m *guestwire.StatResponse) error { return sound(m.Info) })
+	return one(ctx, s, "stat file", r.Msg.Path, r, func(f guestwire.FilesClient) func(context.Context, *connect.Request[guestwire.StatRequest]) (*connect.Response[guestwire.StatResponse], error) {
+		return f.Stat
+	}, func(m *guestwire.StatResponse) error { return sound(m.Info) })
 }
 
 func (s fileService) Mkdir(ctx context.Context, r *connect.Request[guestwire.MkdirRequest]) (*connect.Response[guestwire.MkdirResponse], error) {
-	f, err := s.files()
-	if err != nil {
-		return nil, err
-	}
-	return one(ctx, "make directory", r.Msg.Path, r, f.Mkdir, func(m *guestwire.MkdirResponse) error { return sound(m.Info) })
+	return one(ctx, s, "make directory", r.Msg.Path, r, func(f guestwire.FilesClient) func(context.Context, *connect.Request[guestwire.MkdirRequest]) (*connect.Response[guestwire.MkdirResponse], error) {
+		return f.Mkdir
+	}, func(m *guestwire.MkdirResponse) error { return sound(m.Info) })
 }
 
 func (s fileService) Move(ctx context.Context, r *connect.Request[guestwire.MoveRequest]) (*connect.Response[guestwire.MoveResponse], error) {
-	f, err := s.files()
-	if err != nil {
-		return nil, err
-	}
-	return one(ctx, "move file", r.Msg.From, r, f.Move, func(m *guestwire.MoveResponse) error { return sound(m.Info) })
+	return one(ctx, s, "move file", r.Msg.From, r, func(f guestwire.FilesClient) func(context.Context, *connect.Request[guestwire.MoveRequest]) (*connect.Response[guestwire.MoveResponse], error) {
+		return f.Move
+	}, func(m *guestwire.MoveResponse) error { return sound(m.Info) })
 }
 
 func (s fileService) Remove(ctx context.Context, r *connect.Request[guestwire.RemoveRequest]) (*connect.Response[guestwire.RemoveResponse], error) {
-	f, err := s.files()
-	if err != nil {
-		return nil, err
-	}
-	return one(ctx, "remove file", r.Msg.Path, r, f.Remove, func(*guestwire.RemoveResponse) error { return nil })
+	return one(ctx, s, "remove file", r.Msg.Path, r, func(f guestwire.FilesClient) func(context.Context, *connect.Request[guestwire.RemoveRequest]) (*connect.Response[guestwire.RemoveResponse], error) {
+		return f.Remove
+	}, func(*guestwire.RemoveResponse) error { return nil })
 }
 
 func (s fileService) Watch(ctx context.Context, r *connect.Request[guestwire.WatchRequest], out *connect.ServerStream[guestwire.WatchResponse]) error {

@@ -28,7 +28,7 @@ SOURCE. "-" is a tar stream: cp ID:PATH - writes one to stdout, cp - ID:DIRECTOR
 
 What comes out of a sandbox is not trusted: nothing is written outside DESTINATION, setuid and setgid are dropped, devices
 and pipes are left out.`,
-		Example: "  caisson cp src build:/work\n  caisson cp build:/work/out.txt .\n  caisson cp build:/etc - | tar t",
+		Example: "  caisson cp src build:/srv\n  caisson cp build:/srv/out.txt .\n  caisson cp build:/etc - | tar t",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cp.limits = untarLimits{bytes: int64(maxSize) << 20, entries: 1_000_000}
