@@ -38,7 +38,6 @@ type Config struct {
 	Gateway   netip.Addr // our address
 	Guest     netip.Addr // the only address that the guest may use
 	PrefixLen int
-	Closed    func() // called once, when the other end is gone; may be nil
 }
 
 // Stack is one sandbox's network. Its methods may be called by several goroutines.
@@ -91,17 +90,10 @@ func duplicate(f *os.File) (int, error) {
 }
 
 func (s *Stack) open() error {
-	once := sync.Once{}
 	link, err := fdbased.New(&fdbased.Options{
 		FDs: []int{s.fd}, MTU: uint32(s.cfg.MTU), PacketDispatchMode: fdbased.RecvMMsg,
 		// Packets carry no checksums: both ends are on this host, and the sentry's end is set up the same.
 		TXChecksumOffload: true, RXChecksumOffload: true,
-		ClosedFunc: func(tcpip.Error) {
-			if s.cfg.Closed != nil {
-				// On a goroutine of its own, which ends with the callback: it may Close, which waits for the caller of this.
-				once.Do(func() { go s.cfg.Closed() })
-			}
-		},
 	})
 	if err != nil {
 		return err
@@ -200,8 +192,22 @@ func (s *Stack) Drops() map[string]uint64 { return s.link.drops() }
 func (s *Stack) Close() error {
 	s.closed.Do(func() {
 		close(s.done)
+		s.stopReading()
 		s.stack.Destroy()
 		unix.Close(s.fd)
 	})
 	return nil
+}
+
+// stopReading puts a descriptor that is no socket in the link's place. Once the other end has closed a SOCK_SEQPACKET pair,
+// each read of it is an empty message, and the link's reader, which looks for its stop signal only when there is nothing
+// to read, would read them for ever.
+func (s *Stack) stopReading() {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		unix.Shutdown(s.fd, unix.SHUT_RDWR) // no descriptor is left: the best that is possible
+		return
+	}
+	unix.Dup3(fd, s.fd, unix.O_CLOEXEC)
+	unix.Close(fd)
 }
