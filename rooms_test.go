@@ -47,7 +47,7 @@ var rooms = map[string][]string{
 	"machine/fake":                     {"caisson", "machine"},
 	"machine/gvisor":                   {"caisson", "machine", "machine/gvisor/wire", "internal"},
 	"machine/gvisor/wire":              {},
-	"machine/gvisor/caller":            {"machine/gvisor/wire"},
+	"machine/gvisor/caller":            {"machine/gvisor/wire", "internal"},
 	"machine/gvisor/caller/precompile": {},
 
 	"image":        {"caisson", "image/rootfs", "internal"},

@@ -249,10 +249,7 @@ func oneSandbox(ctx context.Context, o Options, r *Report) error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(2 * time.Second) // what its start left is gone
-	if m, err := o.Client.Metrics(ctx, id); err == nil && m.HostMemoryPSS > 0 {
-		r.add(IdlePSS, "MiB", []float64{float64(m.HostMemoryPSS) / (1 << 20)})
-	}
+	o.idle(ctx, r, IdlePSS, id)
 	var trips, spawns, whole []float64
 	for range 5 * o.Rounds {
 		begin := time.Now()
@@ -270,6 +267,24 @@ func oneSandbox(ctx context.Context, o Options, r *Report) error {
 	r.add(AgentSpawn, "ms", spawns)
 	r.add(AgentRun, "ms", whole)
 	return errors.Join(o.output(ctx, id, r), o.files(ctx, id, r))
+}
+
+// idleWait is how long after the last call a sandbox counts as idle: it has given back by then what only its start needed.
+const idleWait = 6 * time.Second
+
+// idle measures what sandboxes that wait take of the host's memory. Pages that several processes have in common count for
+// each in part, so the more sandboxes there are, the less each takes.
+func (o Options) idle(ctx context.Context, r *Report, name string, ids ...string) {
+	time.Sleep(idleWait)
+	var sizes []float64
+	for _, id := range ids {
+		if m, err := o.Client.Metrics(ctx, id); err == nil && m.HostMemoryPSS > 0 {
+			sizes = append(sizes, float64(m.HostMemoryPSS)/(1<<20))
+		}
+	}
+	if len(sizes) > 0 {
+		r.add(name, "MiB", sizes)
+	}
 }
 
 func (o Options) output(ctx context.Context, id string, r *Report) error {
@@ -345,6 +360,9 @@ func concurrent(ctx context.Context, o Options, r *Report) error {
 		}
 		wg.Wait()
 		all := time.Since(begin)
+		if n > 1 {
+			o.idle(ctx, r, fmt.Sprintf("idle memory of each of %d (PSS)", n), ids...)
+		}
 		for _, id := range ids {
 			wg.Go(func() { o.Client.Delete(context.WithoutCancel(ctx), id) })
 		}

@@ -122,6 +122,9 @@ type Machine interface {
 	// drivers have it (else Unsupported). The machine goes on.
 	SaveDisk(ctx context.Context, dir string) error
 	Stats(ctx context.Context) (Stats, error)
+	// Trim tells the machine that it is idle: it gives back host memory that it does not need to wait. It returns at
+	// once, changes nothing that the guest can see, and may do nothing.
+	Trim()
 	// Wait blocks until the machine has ended.
 	Wait() Exit
 	// Close kills the machine and returns when no process of it is left. It is idempotent.

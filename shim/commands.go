@@ -85,6 +85,7 @@ func (s *shim) run(w *transcript.Writer, r *wire.StartRequest, began chan struct
 		case *guestwire.ProcessEvent_Exit:
 			ev.Type, ev.Exit, ended = caisson.EventExit, exitOf(x.Exit), true
 		}
+		s.idle.Touch()
 		_, err := w.Append(ev)
 		tell()
 		return err

@@ -35,6 +35,7 @@ import (
 	"github.com/caisson-sandbox/caisson/egress/netstack"
 	"github.com/caisson-sandbox/caisson/guest/dial"
 	guestwire "github.com/caisson-sandbox/caisson/guest/wire"
+	"github.com/caisson-sandbox/caisson/internal/trim"
 	"github.com/caisson-sandbox/caisson/machine"
 	"github.com/caisson-sandbox/caisson/shim/wire"
 	"github.com/caisson-sandbox/caisson/transcript"
@@ -45,6 +46,7 @@ const (
 	farewell    = 10 * time.Second // for open streams to take their last events when the machine is gone
 	maxRPC      = 4 << 20          // bytes of one message of the node
 	maxCommands = 4096             // that run at once
+	idleAfter   = 2 * time.Second  // without calls and output: memory that is only of use to a busy sandbox is given back
 )
 
 // Options of a shim.
@@ -72,6 +74,7 @@ type shim struct {
 	gone     context.CancelCauseFunc
 	commands sync.WaitGroup
 	running  atomic.Int64
+	idle     *trim.Idle
 	begun    sync.Map      // command id → chan struct{}, closed at the first event of a command that runs
 	finish   chan struct{} // closed when the shim shall end
 	once     sync.Once
@@ -136,6 +139,7 @@ func open(o Options) (*shim, error) {
 		State: stateNew, Driver: info.Name, DriverVersion: info.Version,
 		Isolation: string(info.Isolation), DiskDurability: string(info.Disk),
 	})
+	s.idle = trim.NewIdle(idleAfter, s.trim)
 	s.alive, s.gone = context.WithCancelCause(context.Background())
 	os.Remove(wire.StatusFile)
 	return s, nil
@@ -207,7 +211,7 @@ func (s *shim) end() { s.once.Do(func() { close(s.finish) }) }
 
 func (s *shim) server() *http.Server {
 	mux := http.NewServeMux()
-	opts := []connect.HandlerOption{connect.WithReadMaxBytes(maxRPC), connect.WithInterceptors(s.recovering())}
+	opts := []connect.HandlerOption{connect.WithReadMaxBytes(maxRPC), connect.WithInterceptors(calls{s})}
 	mux.Handle(wire.NewShimHandler(shimService{s}, opts...))
 	mux.Handle(wire.NewCommandsHandler(commandService{s}, opts...))
 	mux.Handle(guestwire.NewFilesHandler(fileService{s}, opts...))
@@ -222,32 +226,41 @@ func (s *shim) server() *http.Server {
 	}
 }
 
-// recovering logs a panic of a call and keeps the sandbox alive.
-func (s *shim) recovering() connect.Interceptor { return recovering{s.log} }
+// trim gives back what the sandbox does not need to wait.
+func (s *shim) trim() {
+	if m := s.machine.Load(); m != nil {
+		(*m).Trim()
+	}
+	trim.Process()
+}
 
-type recovering struct{ log *slog.Logger }
+// calls surrounds every call: it is activity, and a panic of it is logged and does not end the sandbox.
+type calls struct{ *shim }
 
-func (r recovering) catch(procedure string, err *error) {
+func (r calls) after(procedure string, err *error) {
+	r.idle.Touch()
 	if p := recover(); p != nil {
 		r.log.Error("call panicked", "procedure", procedure, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 		*err = connect.NewError(connect.CodeInternal, errors.New("the shim failed; its log says how"))
 	}
 }
 
-func (r recovering) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+func (r calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, q connect.AnyRequest) (res connect.AnyResponse, err error) {
-		defer r.catch(q.Spec().Procedure, &err)
+		r.idle.Touch()
+		defer r.after(q.Spec().Procedure, &err)
 		return next(ctx, q)
 	}
 }
 
-func (r recovering) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+func (r calls) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
 }
 
-func (r recovering) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+func (r calls) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, c connect.StreamingHandlerConn) (err error) {
-		defer r.catch(c.Spec().Procedure, &err)
+		r.idle.Touch()
+		defer r.after(c.Spec().Procedure, &err)
 		return next(ctx, c)
 	}
 }

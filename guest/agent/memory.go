@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-sandbox/caisson/internal/trim"
 )
 
 const (
@@ -14,6 +16,7 @@ const (
 	guardSlow  = time.Second // while no command runs
 	leastFree  = 24 << 20    // bytes
 	freeShare  = 20          // 1/20 of the memory
+	trimAfter  = 3           // turns without a command
 	plentyFree = 4           // 1/4 of the memory: look at every fourth turn
 )
 
@@ -24,7 +27,7 @@ func (ps *processes) guardMemory(ctx context.Context) {
 		<-ctx.Done()
 		return
 	}
-	skip := 0
+	skip, quiet := 0, 0
 	pause := guardFast
 	for {
 		select {
@@ -34,9 +37,12 @@ func (ps *processes) guardMemory(ctx context.Context) {
 		}
 		if ps.live() == 0 {
 			pause, skip = guardSlow, 0
+			if quiet++; quiet == trimAfter {
+				trim.Process()
+			}
 			continue
 		}
-		pause = guardFast
+		pause, quiet = guardFast, 0
 		if skip--; skip <= 0 {
 			m := readMeminfo(ps.agent.cfg.Meminfo)
 			if m.available > m.total/plentyFree {

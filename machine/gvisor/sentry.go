@@ -149,6 +149,14 @@ func (m *sentry) Stats(ctx context.Context) (machine.Stats, error) {
 	return s, nil
 }
 
+// Trim implements machine.Machine. A byte on the lifeline is the signal.
+func (m *sentry) Trim() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lifeline.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)) // the pipe of a sentry that is stuck may be full
+	m.lifeline.Write([]byte{0})
+}
+
 // Wait implements machine.Machine.
 func (m *sentry) Wait() machine.Exit {
 	<-m.ended

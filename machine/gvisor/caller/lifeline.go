@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/caisson-sandbox/caisson/internal/trim"
 	"github.com/caisson-sandbox/caisson/machine/gvisor/wire"
 )
 
@@ -32,7 +33,11 @@ func watchLifeline() {
 		var b [1]byte
 		for {
 			n, _, errno := syscall.Syscall(syscall.SYS_READ, lifelineSlot, uintptr(unsafe.Pointer(&b[0])), 1)
-			if errno == syscall.EINTR || errno == 0 && n > 0 {
+			if errno == 0 && n > 0 { // the driver says that the machine is idle
+				trim.Process()
+				continue
+			}
+			if errno == syscall.EINTR {
 				continue
 			}
 			syscall.RawSyscall(syscall.SYS_EXIT_GROUP, wire.ExitLifeline, 0, 0)
