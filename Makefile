@@ -24,6 +24,11 @@ parts:
 bin/caisson: parts
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/caisson ./cmd/caisson
 
+# What bench compares with: gVisor's own command, from the same module.
+.PHONY: runsc
+runsc:
+	$(GO) build -trimpath -ldflags '$(SENTRY_LDFLAGS)' -o bin/runsc gvisor.dev/gvisor/runsc
+
 demo: build
 	@sh deploy/demo.sh
 

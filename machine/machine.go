@@ -112,6 +112,7 @@ type Exit struct {
 type Stats struct {
 	MemoryPSS int64         // bytes, all processes of the machine
 	MemoryRSS int64         // bytes
+	MemoryOwn int64         // bytes of MemoryPSS that no file on a disk backs
 	CPU       time.Duration // since start
 	PID       int           // of its main process, for diagnosis
 }

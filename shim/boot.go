@@ -90,6 +90,9 @@ func (s *shim) boot(ctx context.Context, r *wire.BootRequest) (timings []*wire.T
 	}
 	s.machine.Store(&m)
 	go s.watch(m) // ends with the machine, which close closes
+	if len(spec.Cgroups) == 0 {
+		go s.watchMemory(m, spec.MemoryMiB) // ends with the machine
+	}
 	lap("machine")
 	s.agent = dial.New(s.stack.Dial)
 	req := &guestwire.ConfigureRequest{
@@ -178,6 +181,35 @@ func (s *shim) watch(m machine.Machine) {
 	s.gone(errors.New(goneText(s.life.status())))
 	s.end()
 }
+
+// watchMemory ends a machine that takes more of the host than it may, where no cgroup bounds it: the guard inside acts
+// first, and it is not a guard against the guest's root. What the machine itself needs comes on top of the guest's memory.
+func (s *shim) watchMemory(m machine.Machine, limitMiB int) {
+	most := int64(limitMiB)<<20*5/4 + 64<<20
+	for {
+		select {
+		case <-s.alive.Done():
+			return
+		case <-time.After(memoryEvery):
+		}
+		ctx, cancel := context.WithTimeout(s.alive, callLimit)
+		st, err := m.Stats(ctx)
+		cancel()
+		if err != nil || st.MemoryOwn <= most {
+			continue
+		}
+		s.log.Warn("machine is over its memory", "memory", st.MemoryOwn, "most", most)
+		s.life.end("", "oom", fmt.Sprintf("the sandbox used more than its %d MiB", limitMiB))
+		s.gone(errOOM)
+		if err := m.Close(); err != nil {
+			s.log.Error("machine did not close", "error", err)
+		}
+		return
+	}
+}
+
+// memoryEvery is the time between two looks at the memory of a machine without a cgroup.
+const memoryEvery = 500 * time.Millisecond
 
 // errOOM is the cause of alive's end when the machine ran out of memory.
 var errOOM = errors.New("the sandbox ran out of memory")
@@ -298,8 +330,7 @@ func (s shimService) Metrics(ctx context.Context, _ *connect.Request[wire.Metric
 		res.SpawnNanos = max(int64(d), 0)
 	}
 	if st, err := (*s.machine.Load()).Stats(ctx); err == nil {
-		own, _ := procfs.Memory(os.Getpid())
-		res.HostMemoryPss = st.MemoryPSS + own
+		res.HostMemoryPss = st.MemoryPSS + procfs.Memory(os.Getpid()).PSS
 	}
 	return connect.NewResponse(res), nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -21,12 +22,17 @@ func mounts() {
 			unix.Chmod(d.path, uint32(d.mode))
 		}
 	}
+	shm := "mode=1777"
+	var mem unix.Sysinfo_t
+	if unix.Sysinfo(&mem) == nil && mem.Totalram > 0 { // half of the memory is Linux's default, which gVisor does not have
+		shm += fmt.Sprintf(",size=%d", mem.Totalram*uint64(mem.Unit)/2)
+	}
 	for _, m := range []struct{ source, target, kind, data string }{
 		{"proc", "/proc", "proc", ""},
 		{"sysfs", "/sys", "sysfs", ""},
 		{"devtmpfs", "/dev", "devtmpfs", ""},
 		{"devpts", "/dev/pts", "devpts", "newinstance,ptmxmode=0666,mode=0620,gid=5"},
-		{"shm", "/dev/shm", "tmpfs", "mode=1777"},
+		{"shm", "/dev/shm", "tmpfs", shm},
 	} {
 		if mounted(m.target) {
 			continue

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -17,8 +18,8 @@ func newBench(g *globals) *cobra.Command {
 		Use: "bench", Short: "Measure the server, and what else this machine has beside it", Args: cobra.NoArgs,
 		Long: `Measure create to first output, the round trip of a command, output, files, idle memory and creates at once, as percentiles.
 
-Beside it, in the same run: the spawn of a plain process and, where they are found in PATH, runsc, runc and bwrap running the same
-root. Compare ratios; absolute times of two runs are not comparable. Without a server, one is started for the run.`,
+Beside it, in the same run: the spawn of a plain process and, where they are found in PATH or beside caisson, runsc (make runsc builds it), runc
+and bwrap running the same root. Compare ratios; absolute times of two runs are not comparable. Without a server, one is started for the run.`,
 		Example: "  caisson bench\n  caisson bench --json --rounds 50 --at-once 1,10",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			c, done, err := g.serverFor(cmd.Context(), false)
@@ -38,7 +39,7 @@ root. Compare ratios; absolute times of two runs are not comparable. Without a s
 				name string
 			}{{&o.Runsc, "runsc"}, {&o.Runc, "runc"}, {&o.Bwrap, "bwrap"}} {
 				if *b.path == "" {
-					*b.path, _ = exec.LookPath(b.name)
+					*b.path = findTool(b.name)
 				}
 			}
 			if o.WorkDir, err = os.MkdirTemp("", "caisson-bench-"); err != nil {
@@ -62,6 +63,19 @@ root. Compare ratios; absolute times of two runs are not comparable. Without a s
 	f.StringVar(&o.Template, "template", "base", "template to measure with")
 	f.IntVar(&o.MemoryMiB, "memory", 128, "MiB of each sandbox")
 	f.Int64Var(&mib, "mib", 256, "MiB of output and of files")
-	f.StringVar(&o.Runsc, "runsc", "", "path of runsc (default: from PATH)")
+	f.StringVar(&o.Runsc, "runsc", "", "path of runsc (default: from PATH, or beside caisson)")
 	return cmd
+}
+
+// findTool looks for a command in PATH and beside this executable.
+func findTool(name string) string {
+	if p, err := exec.LookPath(name); err == nil {
+		return p
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	p, _ := exec.LookPath(filepath.Join(filepath.Dir(self), name))
+	return p
 }

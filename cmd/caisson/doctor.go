@@ -188,6 +188,9 @@ func checkWritable(dir string) finding {
 	}
 	f.Close()
 	os.Remove(f.Name())
+	if inMemory(at) {
+		return finding{"state directory", "warn", at + " is in memory (tmpfs): sandboxes are lost when the host restarts, and what they write counts as their memory", "choose a directory on a disk with --state-dir"}
+	}
 	return finding{"state directory", "ok", dir + " can be written", ""}
 }
 

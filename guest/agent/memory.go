@@ -12,51 +12,76 @@ import (
 )
 
 const (
-	guardFast  = 100 * time.Millisecond
-	guardSlow  = time.Second // while no command runs
-	leastFree  = 24 << 20    // bytes
-	freeShare  = 20          // 1/20 of the memory
-	trimAfter  = 3           // turns without a command
-	plentyFree = 4           // 1/4 of the memory: look at every fourth turn
+	guardFastest = 5 * time.Millisecond
+	guardFast    = 50 * time.Millisecond
+	guardCalm    = 400 * time.Millisecond // at most, while there is plenty and it does not change
+	trimAfter    = 3 * time.Second        // without a user process
+	leastFree    = 24 << 20               // bytes
+	freeShare    = 20                     // 1/20 of the memory
+	plentyFree   = 2                      // 1/2 of the memory
 )
 
 // guardMemory kills the largest user process before the machine is out of memory, and the largest session when there
-// are more processes than the limit. On gVisor the host's limit would end the whole sandbox.
+// are more processes than the limit. On gVisor the host's limit would end the whole sandbox. It sleeps while there is
+// no user process, and looks the more often the faster memory is taken.
 func (ps *processes) guardMemory(ctx context.Context) {
 	if ps.agent.cfg.Meminfo == "" {
 		<-ctx.Done()
 		return
 	}
-	skip, quiet := 0, 0
+	timer := time.NewTimer(trimAfter)
+	defer timer.Stop()
+	idle := true
 	pause := guardFast
+	var used int64 // at the last look
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pause):
-		}
-		if ps.live() == 0 {
-			pause, skip = guardSlow, 0
-			if quiet++; quiet == trimAfter {
-				trim.Process()
+		case <-ps.started:
+			if idle {
+				idle, pause, used = false, guardFast, 0
+				timer.Reset(pause)
 			}
 			continue
+		case <-timer.C:
 		}
-		pause, quiet = guardFast, 0
-		if skip--; skip <= 0 {
-			m := readMeminfo(ps.agent.cfg.Meminfo)
-			if m.available > m.total/plentyFree {
-				skip = 4
+		if ps.empty() {
+			if idle {
+				trim.Process() // nothing sets the timer again before a command starts
+				continue
 			}
-			if m.total > 0 && m.available < max(m.total/freeShare, leastFree) {
-				ps.killLargest()
-			}
+			idle = true
+			timer.Reset(trimAfter)
+			continue
 		}
+		idle = false
+		m := readMeminfo(ps.agent.cfg.Meminfo)
+		if m.total > 0 && m.available < max(m.total/freeShare, leastFree) {
+			ps.killLargest()
+		}
+		// Look again before what grew this fast has taken all.
+		grown := m.total - m.available - used
+		used += grown
+		switch {
+		case grown > m.available/4:
+			pause = guardFastest
+		case m.available > m.total/plentyFree && grown < m.available/16:
+			pause = min(2*pause, guardCalm)
+		default:
+			pause = guardFast
+		}
+		timer.Reset(pause)
 		var si unix.Sysinfo_t
 		if limit := ps.limit.Load(); ps.agent.cfg.Init && limit > 0 && unix.Sysinfo(&si) == nil && int64(si.Procs) > limit {
 			ps.killCrowd(int(limit))
 		}
 	}
+}
+
+// empty says that no process of a user is there, orphans of commands that have ended included.
+func (ps *processes) empty() bool {
+	return ps.live() == 0 && (!ps.agent.cfg.Init || len(pids()) <= 1)
 }
 
 // owners finds the command that each process belongs to: that of its session, else of its nearest ancestor.

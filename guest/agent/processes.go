@@ -32,7 +32,8 @@ type processes struct {
 	lastSpawn   atomic.Int64 // ns
 	reapedTicks atomic.Int64
 	limit       atomic.Int64
-	raised      bool // the agent has a priority that its children must not have
+	started     chan struct{} // a command was started: guardMemory looks again
+	raised      bool          // the agent has a priority that its children must not have
 
 	mu    sync.Mutex // also held from fork to registration, so that the reaper finds every child
 	byID  map[string]*process
@@ -41,7 +42,7 @@ type processes struct {
 }
 
 func newProcesses(a *Agent) *processes {
-	return &processes{agent: a, byID: map[string]*process{}, byPID: map[int]*process{}, raised: a.cfg.Init && raise()}
+	return &processes{agent: a, started: make(chan struct{}, 1), byID: map[string]*process{}, byPID: map[int]*process{}, raised: a.cfg.Init && raise()}
 }
 
 // setLimit bounds the processes of users. The agent's own limit is inherited; root inside is exempt from it and is
@@ -138,6 +139,10 @@ func (ps *processes) start(m *wire.StartProcess) (*process, error) {
 		return p, nil
 	}
 	ps.byPID[p.pid] = p
+	select {
+	case ps.started <- struct{}{}:
+	default:
+	}
 	ps.lastSpawn.Store(int64(time.Since(begin)))
 	p.add(&wire.ProcessEvent{What: &wire.ProcessEvent_Started{Started: &wire.Started{Pid: int64(p.pid)}}}, 0)
 	go func() { // ends after the process

@@ -29,11 +29,18 @@ func Descendants(pid int) []int {
 	return all
 }
 
-// Memory reads the proportional and the resident set size of a process, in bytes; 0 where it cannot.
-func Memory(pid int) (pss, rss int64) {
+// Sizes of a process's memory, in bytes. What several processes share is divided among them, except in RSS.
+type Sizes struct {
+	PSS     int64
+	RSS     int64
+	Unbacked int64 // the part of PSS that no file on a disk backs: private memory, shared memory and tmpfs
+}
+
+// Memory reads the sizes of a process; 0 where it cannot.
+func Memory(pid int) (m Sizes) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
-		return 0, 0
+		return m
 	}
 	defer f.Close()
 	for sc := bufio.NewScanner(f); sc.Scan(); {
@@ -44,12 +51,14 @@ func Memory(pid int) (pss, rss int64) {
 		kb, _ := strconv.ParseInt(w[1], 10, 64)
 		switch w[0] {
 		case "Pss:":
-			pss = kb << 10
+			m.PSS = kb << 10
 		case "Rss:":
-			rss = kb << 10
+			m.RSS = kb << 10
+		case "Pss_Anon:", "Pss_Shmem:":
+			m.Unbacked += kb << 10
 		}
 	}
-	return pss, rss
+	return m
 }
 
 // CPU reads the processor time of a process; 0 where it cannot.

@@ -141,9 +141,10 @@ func (m *sentry) Stats(ctx context.Context) (machine.Stats, error) {
 	}
 	s := machine.Stats{PID: m.pid}
 	for _, pid := range procfs.Descendants(m.pid) {
-		pss, rss := procfs.Memory(pid)
-		s.MemoryPSS += pss
-		s.MemoryRSS += rss
+		mem := procfs.Memory(pid)
+		s.MemoryPSS += mem.PSS
+		s.MemoryRSS += mem.RSS
+		s.MemoryOwn += mem.Unbacked
 		s.CPU += procfs.CPU(pid)
 	}
 	return s, nil

@@ -53,9 +53,16 @@ func limits(t *testing.T, f func(t *testing.T, s *testkit.Server)) {
 func TestMemoryLimit(t *testing.T) {
 	limits(t, func(t *testing.T, s *testkit.Server) {
 		id, neighbour := s.Create(t, "--memory", "128"), s.Create(t)
-		r := s.Run(t, "", "exec", "--timeout", "60s", id, "--", "sh", "-c", "head -c 400000000 /dev/zero > /dev/shm/x || tail -c 400000000 /dev/zero | wc -c")
-		if r.Code == 0 || r.Code == 124 {
-			t.Errorf("400 MB in 128 MiB ended with %d: %q %q", r.Code, r.Stdout, r.Stderr)
+		for _, c := range []string{
+			"x=$(yes | head -c 400000000); echo ${#x}",
+			"sort < /dev/zero",
+			"head -c 400000000 /dev/zero > /dev/shm/x && ls -l /dev/shm/x",
+			"rm -f /dev/shm/x; head -c 400000000 /dev/zero > /dev/x && ls -l /dev/x", // the last: it stays
+		} {
+			r := s.Run(t, "", "exec", "--timeout", "60s", id, "--", "sh", "-c", c)
+			if r.Code == 0 || r.Code == 124 {
+				t.Errorf("%s in 128 MiB ended with %d: %q %q", c, r.Code, r.Stdout, r.Stderr)
+			}
 		}
 		if got := s.Sh(t, neighbour, "echo well"); got != "well" {
 			t.Errorf("the neighbour says %q", got)
