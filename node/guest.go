@@ -278,7 +278,7 @@ func (g *guest) Stdin(ctx context.Context, id caisson.CommandID, r io.Reader, cl
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	st := c.stdin.Stdin(ctx)
+	st := c.commands.Stdin(ctx)
 	first := &wire.StdinRequest{Id: string(id)}
 	buf := make([]byte, 64<<10)
 	for sendErr := st.Send(first); sendErr == nil; {

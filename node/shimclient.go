@@ -21,51 +21,40 @@ import (
 
 const (
 	dialLimit  = 5 * time.Second
+	idleLimit  = 30 * time.Second // of a connection that nothing uses
 	maxMessage = 4 << 20 // bytes of one message of a shim
 )
 
-// shimClient speaks to one shim. Streams and calls share no connection with uploads, which may stall.
+// shimClient speaks to one shim, over HTTP/1.1: each call has a connection for itself, so none waits for another, and
+// output crosses no multiplexer.
 type shimClient struct {
 	path      string
 	transport *http.Transport
-	bulk      *http.Transport
 	shim      wire.ShimClient
 	commands  wire.CommandsClient
-	stdin     wire.CommandsClient
 	files     guestwire.FilesClient
 }
 
 func newShimClient(path string) *shimClient {
 	c := &shimClient{path: path}
-	c.transport, c.bulk = c.newTransport(), c.newTransport()
-	opts := []connect.ClientOption{connect.WithReadMaxBytes(maxMessage), connect.WithAcceptCompression("gzip", nil, nil)}
-	const base = "http://shim"
-	ctl, blk := &http.Client{Transport: c.transport}, &http.Client{Transport: c.bulk}
-	c.shim = wire.NewShimClient(ctl, base, opts...)
-	c.commands = wire.NewCommandsClient(ctl, base, opts...)
-	c.stdin = wire.NewCommandsClient(blk, base, opts...)
-	c.files = guestwire.NewFilesClient(blk, base, opts...)
-	return c
-}
-
-func (c *shimClient) newTransport() *http.Transport {
-	var p http.Protocols
-	p.SetUnencryptedHTTP2(true)
-	return &http.Transport{
-		Protocols: &p, DisableCompression: true,
+	c.transport = &http.Transport{
+		DisableCompression: true, MaxIdleConnsPerHost: 4, IdleConnTimeout: idleLimit,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, dialLimit)
 			defer cancel()
-			return unixsock.Dial(ctx, c.path)
+			return unixsock.Dial(ctx, path)
 		},
-		HTTP2: &http.HTTP2Config{MaxReadFrameSize: 256 << 10, MaxReceiveBufferPerStream: 1 << 20, MaxReceiveBufferPerConnection: 512 << 20},
 	}
+	opts := []connect.ClientOption{connect.WithReadMaxBytes(maxMessage), connect.WithAcceptCompression("gzip", nil, nil)}
+	const base = "http://shim"
+	hc := &http.Client{Transport: c.transport}
+	c.shim = wire.NewShimClient(hc, base, opts...)
+	c.commands = wire.NewCommandsClient(hc, base, opts...)
+	c.files = guestwire.NewFilesClient(hc, base, opts...)
+	return c
 }
 
-func (c *shimClient) close() {
-	c.transport.CloseIdleConnections()
-	c.bulk.CloseIdleConnections()
-}
+func (c *shimClient) close() { c.transport.CloseIdleConnections() }
 
 func (c *shimClient) hello(ctx context.Context, id caisson.SandboxID, epoch uint64) (*wire.Status, error) {
 	res, err := c.shim.Hello(ctx, connect.NewRequest(&wire.HelloRequest{Sandbox: string(id), Epoch: epoch, Protocol: wire.Protocol}))

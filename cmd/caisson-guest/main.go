@@ -31,7 +31,7 @@ func run(args []string) int {
 		return 2
 	}
 	initial := os.Getpid() == 1
-	debug.SetGCPercent(50) // the guest's memory is the user's
+	debug.SetGCPercent(200) // small steps cost output its speed; an idle agent gives the memory back (guardMemory)
 	if initial {
 		mounts()
 	}

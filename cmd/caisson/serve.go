@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 
@@ -30,6 +31,7 @@ Exit codes: 0 after a signal; 1 when it cannot start or go on.`,
 				return err
 			}
 			o.StateDir, o.Log = g.stateDir, log
+			debug.SetGCPercent(200) // streams allocate much and hold little
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
 			return serve(ctx, o)

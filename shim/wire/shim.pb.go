@@ -1,5 +1,5 @@
-// Package caisson.shim.v1 is what the node and a sandbox's shim say to each other: Connect RPC over HTTP/1.1 or
-// unencrypted HTTP/2 on the unix socket sandboxes/ID/shim.sock (mode 0600). Beside these services the shim offers
+// Package caisson.shim.v1 is what the node and a sandbox's shim say to each other: Connect RPC over HTTP/1.1
+// on the unix socket sandboxes/ID/shim.sock (mode 0600). Beside these services the shim offers
 // caisson.guest.v1.Files, passed on to the agent with every answer checked, and one HTTP upgrade:
 //
 //	GET /dial?port=N   Connection: Upgrade, Upgrade: caisson-dial   → 101, then the bytes of the guest's port

@@ -24,10 +24,14 @@ import (
 	"github.com/caisson-sandbox/caisson/machine/gvisor/wire"
 )
 
+// gcPercent lets a busy sentry's heap grow to a few times what it holds: an idle one gives the memory back (trim).
+const gcPercent = 200
+
 // Main is the whole of caisson-sentry: it runs as the sentry when gVisor's library started it, else makes the call that
 // args name. It returns the exit code.
 func Main(args []string) int {
 	if isSentry(args) {
+		debug.SetGCPercent(gcPercent)
 		watchLifeline()
 		loadPrecompiled()
 		cli.Run(nil, map[util.SubCommand]string{
