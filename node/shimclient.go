@@ -22,7 +22,7 @@ import (
 const (
 	dialLimit  = 5 * time.Second
 	idleLimit  = 30 * time.Second // of a connection that nothing uses
-	maxMessage = 4 << 20 // bytes of one message of a shim
+	maxMessage = 4 << 20          // bytes of one message of a shim
 )
 
 // shimClient speaks to one shim, over HTTP/1.1: each call has a connection for itself, so none waits for another, and

@@ -318,19 +318,21 @@ func (s shimService) Metrics(ctx context.Context, _ *connect.Request[wire.Metric
 	if err != nil {
 		return nil, err
 	}
+	var memory int64 // first: asking the guest wakes what was idle
+	if st, err := (*s.machine.Load()).Stats(ctx); err == nil {
+		memory = st.MemoryPSS + procfs.Memory(os.Getpid()).PSS
+	}
 	g, err := a.Metrics(ctx)
 	if err != nil {
 		return nil, encode(err)
 	}
 	res := &wire.MetricsResponse{
-		CpuSeconds: g.CpuSeconds, MemoryUsed: g.MemoryUsed, MemoryTotal: g.MemoryTotal,
+		HostMemoryPss: memory,
+		CpuSeconds:    g.CpuSeconds, MemoryUsed: g.MemoryUsed, MemoryTotal: g.MemoryTotal,
 		DiskUsed: g.DiskUsed, DiskTotal: g.DiskTotal, Processes: g.Processes,
 	}
 	if d, err := a.Ping(ctx); err == nil {
 		res.SpawnNanos = max(int64(d), 0)
-	}
-	if st, err := (*s.machine.Load()).Stats(ctx); err == nil {
-		res.HostMemoryPss = st.MemoryPSS + procfs.Memory(os.Getpid()).PSS
 	}
 	return connect.NewResponse(res), nil
 }

@@ -69,14 +69,18 @@ type hostile struct {
 	wg    sync.WaitGroup
 
 	mu    sync.Mutex
+	gone  bool
 	conns []net.Conn
 }
 
 func (h *hostile) dial(_ context.Context, port uint16) (net.Conn, error) {
-	ours, theirs := net.Pipe()
 	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gone {
+		return nil, errors.New("the machine is gone")
+	}
+	ours, theirs := net.Pipe()
 	h.conns = append(h.conns, ours)
-	h.mu.Unlock()
 	h.wg.Go(func() {
 		defer ours.Close()
 		br := bufio.NewReader(ours)
@@ -109,13 +113,14 @@ func (h *hostile) dial(_ context.Context, port uint16) (net.Conn, error) {
 	return theirs, nil
 }
 
+// close cuts every connection, as the end of a machine does.
 func (h *hostile) close() {
 	h.mu.Lock()
+	h.gone = true
 	for _, c := range h.conns {
 		c.Close()
 	}
 	h.mu.Unlock()
-	h.wg.Wait()
 }
 
 var errEnough = errors.New("the caller has enough")
@@ -198,6 +203,7 @@ func attack(t *testing.T, which, shape, then int, body []byte) error {
 	runtime.ReadMemStats(&after)
 	h.close()
 	c.Close()
+	h.wg.Wait()
 	if err != nil && strings.HasPrefix(err.Error(), "FAULT") {
 		t.Error(err)
 	}

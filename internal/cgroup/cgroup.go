@@ -15,7 +15,11 @@ import (
 	"time"
 )
 
-const mount = "/sys/fs/cgroup"
+// Where the kernel shows groups; tests show their own.
+var (
+	mount = "/sys/fs/cgroup"
+	self  = "/proc/self/cgroup"
+)
 
 // Limits of a group. Zero means none.
 type Limits struct {
@@ -44,7 +48,7 @@ func Open(name string) (*Tree, error) {
 
 // ownGroups reads where this process is: controller → path below its mount; "" is v2.
 func ownGroups() (map[string]string, error) {
-	f, err := os.Open("/proc/self/cgroup")
+	f, err := os.Open(self)
 	if err != nil {
 		return nil, err
 	}

@@ -31,8 +31,8 @@ func Descendants(pid int) []int {
 
 // Sizes of a process's memory, in bytes. What several processes share is divided among them, except in RSS.
 type Sizes struct {
-	PSS     int64
-	RSS     int64
+	PSS      int64
+	RSS      int64
 	Unbacked int64 // the part of PSS that no file on a disk backs: private memory, shared memory and tmpfs
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caisson-sandbox/caisson"
@@ -18,6 +19,10 @@ type Driver struct {
 	Delay    time.Duration // how long Start takes
 	StartErr error         // what Start fails with, after Delay
 	SaveErr  error         // what SaveDisk fails with
+	Memory   atomic.Int64  // what Stats gives as MemoryOwn
+	// Guest, if set, is what runs at the machine's end of the link. The file is the guest's own, closed when the machine
+	// ends.
+	Guest func(link *os.File)
 }
 
 // Info implements machine.Driver.
@@ -52,6 +57,9 @@ func (d *Driver) Start(ctx context.Context, s machine.Spec) (machine.Machine, er
 	}
 	if d.StartErr != nil {
 		return fail(caisson.Internal, "it was told to fail", d.StartErr)
+	}
+	if d.Guest != nil {
+		d.Guest(s.Link.File)
 	}
 	return &Machine{driver: d, spec: s, began: time.Now(), ended: make(chan struct{})}, nil
 }
@@ -101,7 +109,7 @@ func (m *Machine) Trim() {}
 
 // Stats implements machine.Machine.
 func (m *Machine) Stats(context.Context) (machine.Stats, error) {
-	return machine.Stats{CPU: time.Since(m.began)}, m.alive("read stats")
+	return machine.Stats{CPU: time.Since(m.began), MemoryOwn: m.driver.Memory.Load()}, m.alive("read stats")
 }
 
 // Wait implements machine.Machine.
