@@ -40,6 +40,10 @@ func (s processService) Run(ctx context.Context, r *connect.Request[wire.RunRequ
 			return noProcess(w.Attach.Id)
 		}
 		after = w.Attach.After
+		if p.ack(after) { // the acknowledgements of a stream that was lost may be lost too
+			s.a.procs.drop(p)
+			return noProcess(w.Attach.Id)
+		}
 	default:
 		return connect.NewError(connect.CodeInvalidArgument, errors.New("the request starts or attaches"))
 	}

@@ -26,6 +26,22 @@ type rig struct {
 
 	mu    sync.Mutex
 	conns []net.Conn // of the client, to be cut by tests
+
+	sends func(data []byte) error // sees what the client sends; the connection is cut where it gives an error
+}
+
+// watched shows a test what is sent.
+type watched struct {
+	net.Conn
+	sends func([]byte) error
+}
+
+func (w watched) Write(b []byte) (int, error) {
+	if err := w.sends(b); err != nil {
+		w.Close()
+		return 0, err
+	}
+	return w.Conn.Write(b)
 }
 
 // cut closes every connection of the client.
@@ -48,6 +64,9 @@ func (r *rig) connect(ctx context.Context, port uint16) (net.Conn, error) {
 	if err == nil {
 		r.mu.Lock()
 		r.conns = append(r.conns, c)
+		if r.sends != nil {
+			c = watched{c, r.sends}
+		}
 		r.mu.Unlock()
 	}
 	return c, err

@@ -14,12 +14,14 @@ import (
 )
 
 const (
-	maxOutput  = 64 << 10         // bytes of one output event
-	ackEvery   = 256 << 10        // bytes of output between acknowledgements
-	ackEvents  = 256              // events between acknowledgements
-	ackLimit   = 30 * time.Second // for the agent to answer one
-	reattaches = 20               // after this many lost streams and
-	giveUp     = 15 * time.Second // this long without one event between, the command is given up
+	maxOutput  = 64 << 10              // bytes of one output event
+	ackEvery   = 256 << 10             // bytes of output between acknowledgements
+	ackEvents  = 256                   // events between acknowledgements
+	ackLimit   = 30 * time.Second      // for the agent to answer one
+	ackAgain   = 10 * time.Millisecond // after a lost one, and as much longer after each that follows,
+	ackPause   = time.Second           // up to this
+	reattaches = 20                    // after this many lost streams and
+	giveUp     = 15 * time.Second      // this long without one event between, the command is given up
 )
 
 // Run starts a process and hands its events to take, in order and each once, until the exit event. A lost stream is
@@ -137,7 +139,7 @@ func (a *acker) send(seq uint64) {
 		a.on = true
 		a.wg.Go(func() {
 			for seq := range a.wake {
-				a.c.ack(a.ctx, a.id, seq) // a lost one is made up by the next, or by the attach that follows a lost stream
+				a.deliver(seq)
 			}
 		})
 	}
@@ -146,6 +148,23 @@ func (a *acker) send(seq uint64) {
 	default:
 	}
 	a.wake <- seq
+}
+
+// deliver sends one until it arrives, a newer one takes its place or the stream ends, whose successor says by its attach
+// what the host has. One that stayed lost could be the last: the agent waits for it, and the host for the agent.
+func (a *acker) deliver(seq uint64) {
+	for pause := ackAgain; a.c.ack(a.ctx, a.id, seq) != nil; pause = min(pause+ackAgain, ackPause) {
+		select {
+		case <-a.ctx.Done():
+			return
+		case newer, ok := <-a.wake:
+			if !ok {
+				return
+			}
+			seq = newer
+		case <-time.After(pause):
+		}
+	}
 }
 
 func (c *Client) ack(ctx context.Context, id string, seq uint64) error {

@@ -1,6 +1,7 @@
 package dial_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -147,6 +148,52 @@ func TestLostStreams(t *testing.T) {
 	}
 	want.WriteString(strings.Repeat("y\n", 10_000_000))
 	res.want(t, "exited", 3, want.String())
+}
+
+// TestLostStreamsBeforeAnAcknowledgement cuts each stream before enough has come for one: the attach that follows must
+// free the window, or the agent waits for the host and the host for the agent.
+func TestLostStreamsBeforeAnAcknowledgement(t *testing.T) {
+	r := newRig(t)
+	const size = 4 << 20
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	since := 0
+	res, err := r.runContext(ctx, shell("yes | head -c %d", size), func(e *wire.ProcessEvent) {
+		if since += len(e.GetStdout()); since >= 100<<10 {
+			since = 0
+			r.cut()
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.want(t, "exited", 0, strings.Repeat("y\n", size/2))
+}
+
+// TestLostAcknowledgements loses seven of eight, on connections of their own, while the stream lives: each must be sent
+// again.
+func TestLostAcknowledgements(t *testing.T) {
+	r := newRig(t)
+	var acks atomic.Int32
+	r.mu.Lock()
+	r.sends = func(b []byte) error {
+		if bytes.Contains(b, []byte("Processes/Ack ")) && acks.Add(1)%8 != 0 {
+			return errors.New("lost")
+		}
+		return nil
+	}
+	r.mu.Unlock()
+	const size = 4 << 20
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	res, err := r.runContext(ctx, shell("yes | head -c %d", size), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.want(t, "exited", 0, strings.Repeat("y\n", size/2))
+	if n := acks.Load(); n < 8 {
+		t.Errorf("only %d acknowledgements were seen: the test lost none", n)
+	}
 }
 
 func TestBackgroundChildDoesNotHoldTheExit(t *testing.T) {
